@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from . import _core
 from ._folder.dumps import Restore, paths_of
-from ._text.arguments import descriptor, file_path
+from ._text.arguments import archives
 from .snapshot import Progress
 
 __all__ = ["ls", "restore_run", "verify"]
@@ -47,10 +47,8 @@ def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
     UnsupportedError
         A newer lmcstore wrote it.
     """
-    if isinstance(file, str | Path):
-        with open(file_path(file), "rb") as opened:
-            return _core.archive_ls(opened.fileno())
-    return _core.archive_ls(descriptor(file))
+    with archives(file) as (opened,):
+        return _core.archive_ls(opened)
 
 
 def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
@@ -59,10 +57,8 @@ def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
     Takes and raises the same as `ls`; DamagedError states the first damage and its place. Of a pipe only the records
     are checked. The result is that of `ls` with ``decoded_contents``, and ``snapshots`` a count.
     """
-    if isinstance(file, str | Path):
-        with open(file_path(file), "rb") as opened:
-            return _core.archive_verify(opened.fileno())
-    return _core.archive_verify(descriptor(file))
+    with archives(file) as (opened,):
+        return _core.archive_verify(opened)
 
 
 def restore_run(

@@ -16,7 +16,7 @@ from ._optimizer.relations import Finder
 from ._remote.consent import Remote
 from ._remote.left import PoolHandle
 from ._text import html
-from ._text.arguments import check_name, descriptor, file_path, parse_size
+from ._text.arguments import archives, check_name, descriptor, file_path, parse_size
 from ._text.caution import other_shelves, similar_shelf, warn_of_creation
 from .copier import Job
 from .errors import (
@@ -339,7 +339,7 @@ class Store:
         what: str | Iterable[str] | None = None,
         progress: Progress | None = None,
         *,
-        since: Iterable[int | Any] = (),
+        since: str | os.PathLike[str] | int | Any | Iterable[str | os.PathLike[str] | int | Any] = (),
         canonical: bool = False,
         resume: bool = False,
         skip_lost: bool = False,
@@ -356,7 +356,7 @@ class Store:
         progress
             See `scrub`.
         since
-            Older archives, as open files. The archive omits their contents and needs them to be restored.
+            Older archives: paths or open files. The archive omits their contents and needs them to be restored.
         canonical
             Write the same bytes for the same content, however it is stored: entries by name, payloads raw.
         resume
@@ -385,12 +385,12 @@ class Store:
             The file is of another kind.
         """
         addresses = _texts(what)
-        older = tuple(descriptor(one) for one in since)
-        return _warned(self._pool.dump(descriptor(file), addresses, older, canonical, resume, skip_lost, progress))
+        with archives(since) as older:
+            return _warned(self._pool.dump(descriptor(file), addresses, older, canonical, resume, skip_lost, progress))
 
     def restore(
         self,
-        file: int | Any | Iterable[int | Any],
+        file: str | os.PathLike[str] | int | Any | Iterable[str | os.PathLike[str] | int | Any],
         progress: Progress | None = None,
         *,
         only: str | Iterable[str] | None = None,
@@ -406,9 +406,9 @@ class Store:
         Parameters
         ----------
         file
-            As for `dump`; or several archives, the oldest first, which appear in one commit. The newest archive of a
-            shelf decides on its name and its tags. A shelf that was dropped and begun again under its name is restored
-            as the new one.
+            An archive: a path, an open binary file or a descriptor, which may be a pipe; or several, the oldest first,
+            which appear in one commit. The newest archive of a shelf decides on its name and its tags. A shelf that was
+            dropped and begun again under its name is restored as the new one.
         progress
             See `scrub`.
         only
@@ -440,12 +440,11 @@ class Store:
             It has no such part; or it needs another archive, which is missing.
         """
         self._check_writable()
-        files = tuple(file) if isinstance(file, list | tuple) else (file,)
         wanted = _texts(only)
         addresses = tuple(text for text in wanted if "@" in text)
         tensors = tuple(text for text in wanted if "@" not in text)
-        descriptors = tuple(descriptor(one) for one in files)
-        return _warned(self._pool.restore(descriptors, addresses, tensors, name, move_tags, resume, progress))
+        with archives(file) as descriptors:
+            return _warned(self._pool.restore(descriptors, addresses, tensors, name, move_tags, resume, progress))
 
     def push(
         self,

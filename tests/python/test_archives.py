@@ -119,8 +119,17 @@ def test_since_and_ls(full: lmcstore.Store, tmp_path: Path) -> None:
         full.dump(file)
     fill(full, 9, 10)
     full["run"].tag(9, "best")
+    with (tmp_path / "b").open("wb") as file:
+        full.dump(file, since=tmp_path / "a")
+    by_path = archive.ls(tmp_path / "b")["since"]
     with (tmp_path / "a").open("rb") as older, (tmp_path / "b").open("wb") as file:
         report = full.dump(file, since=[older])
+    assert by_path == archive.ls(tmp_path / "b")["since"]
+    with lmcstore.open(tmp_path / "by_path.pool", mode="x") as other:
+        restored = other.restore([tmp_path / "a", str(tmp_path / "b")])["snapshots"]
+        assert restored == len(archive.ls(tmp_path / "a")["snapshots"]) + 2
+        with pytest.raises(FileNotFoundError):
+            other.restore(tmp_path / "none")
     assert report["snapshots"] == 2 and report["snapshots_lost"] == 0 and report["contents_found"] > 0
     first, second = archive.ls(tmp_path / "a"), archive.ls(tmp_path / "b")
     assert second["since"] == [first["id"]] and first["since"] == []

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import InvalidError, NotFoundError, UnsupportedError
@@ -132,6 +133,20 @@ def descriptor(file: Any) -> int:
         opened.seek(0, io.SEEK_END)
         opened.seek(place)
     return raw.fileno()
+
+
+@contextlib.contextmanager
+def archives(files: Any) -> Iterator[tuple[int, ...]]:
+    """Yield the descriptors of one or several archives to be read: paths, or files that `descriptor` takes."""
+    if isinstance(files, str | os.PathLike | int) or hasattr(files, "fileno"):
+        files = (files,)
+    with contextlib.ExitStack() as stack:
+        yield tuple(
+            stack.enter_context(open(file_path(file), "rb")).fileno()
+            if isinstance(file, str | os.PathLike)
+            else descriptor(file)
+            for file in files
+        )
 
 
 def _buffered(file: Any) -> Any:
