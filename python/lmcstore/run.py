@@ -146,6 +146,7 @@ class Run:
             self._store = pool if isinstance(pool, Store) else open(pool, **given)
         self._shelf = self._store[shelf]
         self._resumed: Snapshot | None = None
+        self._is_begun = False  # resume() or save() was called
         self._last: Snapshot | None = None
         self._pid = os.getpid()
         self._ending = Ending(self.wait, self._place)
@@ -207,6 +208,7 @@ class Run:
         if not isinstance(missing, str) or missing not in ("error", "ignore"):
             raise InvalidError(f"missing can't be {shown(missing)}: it is 'error' or 'ignore'")
         self.wait()
+        self._is_begun = True
         found = self._find(which)
         if found is None:
             if required:
@@ -242,6 +244,8 @@ class Run:
     ) -> Snapshot:
         """Take a snapshot of all objects after a step, and return it.
 
+        The first one warns if the shelf has snapshots and `resume` was not called.
+
         The parameters and states of torch's optimizers are copied after the call, and their next step waits for the
         copy; until then nothing else may change them (else the snapshot fails, or for changes that torch does not count
         may have parts of two states: see ``lazy`` of `Shelf.snapshot`). The snapshot is durable when its
@@ -267,6 +271,8 @@ class Run:
         Error
             As `Shelf.snapshot` raises it, also for an earlier snapshot that failed later.
         """
+        if not self._is_begun:
+            self._warn_if_not_empty()
         optimizers = list(States().optimizers(self._objects)) if lazy and not wait else []
         if self._ranks is not None:
 
@@ -292,6 +298,20 @@ class Run:
             lazy=optimizers or None,
         )
         return self._last
+
+    def _warn_if_not_empty(self) -> None:
+        self._is_begun = True
+        if self._ranks is not None and self._ranks.rank > 0:
+            return
+        newest = self._shelf.latest
+        if newest is not None:
+            logger.warning(
+                "%s has snapshots already, the newest %s of step %s, and resume() was not called: the run saves its "
+                "objects as they are now",
+                self._place,
+                newest._address,
+                newest.step,
+            )
 
     def _state(self) -> dict[str, Any]:
         states = States()

@@ -412,6 +412,16 @@ def test_wrong_shapes_change_nothing(pool_path: str, trained: Any) -> None:
         same(before, state_now(objects))
 
 
+def test_a_run_that_is_not_resumed(pool_path: str, trained: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert not caplog.records
+        with lmcstore.Run(pool_path, **trained[0]) as run:
+            run.save(7)
+            run.save(8)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "the newest run@2 of step 8, and resume() was not called" in caplog.text
+
+
 def test_other_objects(pool_path: str, trained: Any, caplog: pytest.LogCaptureFixture) -> None:
     objects, step = trained
     scheduler = torch.optim.lr_scheduler.StepLR(objects["optimizer"], 1)
