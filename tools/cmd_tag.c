@@ -46,7 +46,16 @@ static enum lmcs_status put_on(struct cli *cli, struct lmcs_snapshot *snapshot, 
     return status == LMCS_OK ? lmcs_tags_change(cli->pool, info->shelf, &change, 1, &cli->error) : status;
 }
 
-static enum lmcs_status report(struct cli *cli, struct lmcs_snapshot *snapshot, const char *tag)
+/* Returns the number of the snapshot that has the tag; 0: none has. */
+static uint64_t tagged(struct cli *cli, const struct lmcs_snapshot_info *info, const char *tag)
+{
+    struct lmcs_error ignored;
+    uint64_t first = 0, last = 0;
+    return lmcs_snapshot_range(cli->pool, info->shelf, tag, &first, &last, &ignored) == LMCS_OK ? first : 0;
+}
+
+/* `was`: the number of the snapshot that had the tag before; 0: none had. */
+static enum lmcs_status report(struct cli *cli, struct lmcs_snapshot *snapshot, const char *tag, uint64_t was)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
     if (cli->options.json) {
@@ -55,11 +64,17 @@ static enum lmcs_status report(struct cli *cli, struct lmcs_snapshot *snapshot, 
         cli->json = json_object();
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
         cli_json_set(cli->json, "snapshot", json);
+        cli_json_set(cli->json, "was", was != 0 ? json_integer((json_int_t)was) : json_null());
         return status;
     }
     cli_print(stdout, info->shelf);
     printf("@%" PRIu64 " is %s tagged ", info->number, cli->options.delete_tag ? "no longer" : "now");
     cli_print(stdout, tag);
+    if (was != 0 && was != info->number) {
+        printf(" (before: ");
+        cli_print(stdout, info->shelf);
+        printf("@%" PRIu64 ")", was);
+    }
     putchar('\n');
     return LMCS_OK;
 }
@@ -68,14 +83,16 @@ static enum lmcs_status run(struct cli *cli)
 {
     const char *tag = cli->options.arguments[2];
     struct lmcs_snapshot *snapshot = NULL;
+    uint64_t was = 0;
     enum lmcs_status status = cli_open(cli, cli->options.expect != NULL ? LMCS_OPEN_WRITE : LMCS_OPEN_READ);
     if (status == LMCS_OK)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
     if (status == LMCS_OK)
-        status = cli->options.delete_tag ? take_off(cli, snapshot, tag) : put_on(cli, snapshot, tag);
-
+        was = tagged(cli, lmcs_snapshot_info(snapshot), tag);
     if (status == LMCS_OK)
-        status = report(cli, snapshot, tag);
+        status = cli->options.delete_tag ? take_off(cli, snapshot, tag) : put_on(cli, snapshot, tag);
+    if (status == LMCS_OK)
+        status = report(cli, snapshot, tag, was);
     lmcs_snapshot_close(snapshot);
     return status;
 }
@@ -85,10 +102,11 @@ const struct cli_command cmd_tag = {
     .synopsis = "POOL ADDRESS NAME [--expect WHICH] [--delete] [--json]",
     .summary = "Puts a tag on a snapshot, or removes it",
     .help =
-        "A tag is on at most one snapshot of its shelf; a tag on another snapshot moves. It can't be a number or\n"
-        "\"latest\", and contains none of @ ~ : { } nor .. . Works beside a process that writes to the pool, also a\n"
-        "stopped one, and needs permission to write to the file. With --expect it moves only from the given snapshot,\n"
-        "so that two programs don't undo each other's moves; this needs the pool for itself (--wait).",
+        "A tag is on at most one snapshot of its shelf; a tag on another snapshot moves, and the command names that\n"
+        "one. It can't be a number or \"latest\", and contains none of @ ~ : { } nor .. . Works beside a process that\n"
+        "writes to the pool, also a stopped one, and needs permission to write to the file. With --expect it moves only\n"
+        "from the given snapshot, so that two programs don't undo each other's moves; this needs the pool for itself\n"
+        "(--wait).",
     .options = "expect delete wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,

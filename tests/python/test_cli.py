@@ -527,6 +527,10 @@ def test_not_to_a_terminal(pool):
 
 def test_tag(pool):
     assert text("tag", pool, "run@1", "keep") == "run@1 is now tagged keep\n"
+    assert text("tag", pool, "run@2", "keep") == "run@2 is now tagged keep (before: run@1)\n"
+    assert as_json("tag", pool, "run@1", "keep")["was"] == 2
+    assert as_json("tag", pool, "run@1", "new")["was"] is None
+    cli("tag", pool, "run@1", "new", "--delete")
     assert as_json("tag", pool, "run@3", "best")["snapshot"]["tags"] == ["best"]
     assert as_json("ls", pool, "run@2")["snapshot"]["tags"] == []
     error("tag", pool, "run@2", "best", "--delete", status="not found")
