@@ -26,8 +26,9 @@ enum { COMMAND_COUNT = sizeof cli_commands / sizeof *cli_commands - 1 };
 
 /* Names of these commands in other tools. */
 static const char *const synonyms[][2] = {
-    {"list", "ls"},   {"history", "log"},  {"remove", "rm"},   {"delete", "rm"},    {"branch", "fork"},
-    {"rename", "mv"}, {"check", "verify"}, {"init", "create"}, {"repair", "scrub"}, {"show", "info"},
+    {"list", "ls"},      {"history", "log"}, {"remove", "rm"},    {"delete", "rm"},
+    {"branch", "fork"},  {"rename", "mv"},   {"check", "verify"}, {"init", "create"},
+    {"repair", "scrub"}, {"show", "info"},   {"prune", "policy"},
 };
 
 const struct cli_external cli_externals[] = {

@@ -21,10 +21,16 @@ enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open
     enum lmcs_status status = lmcs_pool_open(path, mode, &options, &cli->pool, &cli->error);
     if (status == LMCS_NOT_FOUND && (mode == LMCS_OPEN_READ || mode == LMCS_OPEN_WRITE))
         return cli_fail(cli, status, 0, "%s: no such pool; 'lmc-store create' creates one", path);
-    char *advice = status == LMCS_IN_USE ? strstr(cli->error.message, ". Each rank of a distributed run ") : NULL;
-    if (advice != NULL)
-        *advice = '\0'; /* it is for programs that train */
-    return status;
+    char *advice = status == LMCS_IN_USE ? strstr(cli->error.message, "; end it, or open the pool ") : NULL;
+    if (advice == NULL)
+        return status;
+    *advice = '\0'; /* it is for programs that train */
+    char in_use[sizeof cli->error.message];
+    memcpy(in_use, cli->error.message, sizeof in_use);
+    return cli_fail(cli, status, 0,
+                    "%s; end it, or do this in it (store or run.shelf in Python). Commands that read, and tag, metric, "
+                    "note, dump and push, work beside it",
+                    in_use);
 }
 
 enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode)
