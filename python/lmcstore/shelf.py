@@ -23,7 +23,7 @@ from ._state.later import Later, optimizers_of
 from ._text import html
 from ._text.arguments import address, int64, meta_json, metric_lists, tag_names
 from .copier import Job, hooks_of
-from .errors import Error, InvalidError, NotFoundError, UnsupportedError
+from .errors import DamagedError, Error, InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
 from .live.kinds import wait_ms
 from .log import Log, RemovedByPolicy
@@ -300,6 +300,7 @@ class Shelf:
         mode = _SYNCHRONOUS if wait else _ASYNCHRONOUS if later is None else _PROMISE
         step, parent, tags, names, values, json_text = options
         job: Job | None = None
+        time_ns = time.time_ns()
         try:
             if later is None:
                 encoded.put(capture, lend=copied is None)
@@ -308,7 +309,7 @@ class Shelf:
             if copied is not None:
                 copied()
             self._relate(capture, encoded, scale)
-            number = capture.commit(step, parent, time.time_ns(), tags, names, values, json_text, mode, group)
+            number = capture.commit(step, parent, time_ns, tags, names, values, json_text, mode, group)
             if later is not None:
                 job = Job(self._store, capture, encoded, later)
                 for hook in hooks:  # before it starts: after a signal's exception it may copy all the same
@@ -319,7 +320,7 @@ class Shelf:
                 capture.abort()
             raise
         logger.debug("%s@%d %s", self._name, number, _DONE[mode])
-        return Snapshot(self, number, None if wait else capture, step, job=job)
+        return Snapshot(self, number, None if wait else capture, step, job=job, time_ns=time_ns)
 
     def _later(self, lazy: Any, verify: bool) -> Later | None:
         """Return which tensors are copied later; None: none, so also while a transaction may change any tensor."""
@@ -346,7 +347,8 @@ class Shelf:
     def remove(self, which: int | str | Snapshot, *, dry_run: bool = False) -> Removal:
         """Remove a snapshot permanently; `dry_run`: only report the space.
 
-        Returns the space that is free now, and after compaction. NotFoundError: there is no such snapshot.
+        Waits for a snapshot that is not durable yet, and raises its failure: `Snapshot.wait`. Returns the space that is
+        free now, and after compaction. NotFoundError: there is no such snapshot, or another has its number now.
         """
         self._store._check_writable()
         return Removal(*self._store._pool.remove(self._name, self._number(which), dry_run))
@@ -359,11 +361,13 @@ class Shelf:
         `expect` is the snapshot that they must be on now (None: on none; default: anywhere). It keeps two programs that
         move a tag from undoing each other's work.
 
+        Waits for snapshots that are not durable yet, and raises their failure: `Snapshot.wait`.
+
         A store that is open for reading can put tags, too, beside a process that writes to the pool, given permission
         to write to the file: one after the other, and with `expect` only while no other process writes (InUseError).
 
         ExistsError: a tag is not where `expect` says. NotFoundError: a tag is on no snapshot, or there is no such
-        snapshot. InvalidError: a name can't be a tag.
+        snapshot, or another has its number now. InvalidError: a name can't be a tag.
         """
         for tag in tags:
             if not isinstance(tag, str):
@@ -497,7 +501,7 @@ class Shelf:
 
     def __contains__(self, which: object) -> bool:
         if isinstance(which, Snapshot):
-            return which.shelf == self and str(which.number) in self
+            return which.shelf == self and which._is_there()
         if not isinstance(which, int | str):
             return False
         try:
@@ -695,6 +699,12 @@ class Shelf:
     def _number(self, which: int | str | Snapshot) -> int:
         if isinstance(which, Snapshot):
             self._own(which)
+            which.wait()
+            try:
+                which._check_same_now()
+            except (DamagedError, UnsupportedError):
+                if which._opened is not None:  # another may have its number
+                    raise
             return which.number
         if hasattr(which, "__index__") and not isinstance(which, bool):
             number = operator.index(which)

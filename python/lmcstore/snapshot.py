@@ -54,9 +54,11 @@ class Snapshot(Mapping[Any, Any]):
         step: int | None = None,
         handle: _core.Snapshot | None = None,
         job: Job | None = None,
+        time_ns: int | None = None,
     ) -> None:
         self._shelf = shelf
         self._number = number
+        self._time_ns = time_ns  # of one that was taken here: another may have its number before it is opened
         self._capture = capture  # of wait=False, until it is known to be durable
         self._captured_step = step
         self._job = job  # of lazy=
@@ -524,7 +526,10 @@ class Snapshot(Mapping[Any, Any]):
         if self._opened is None:
             self.wait()
             handle = self._found()
-            self._opened = handle, handle.info()
+            info = handle.info()
+            if self._time_ns is not None:
+                _check_same(self._shelf._store.path, self._shelf._name, handle, self._time_ns, info["raw_bytes"])
+            self._opened = handle, info
         return self._opened
 
     @property
@@ -551,6 +556,17 @@ class Snapshot(Mapping[Any, Any]):
     def _check_same_now(self) -> None:
         info = self._info  # waits until it is durable
         _check_same(self._shelf._store.path, self._shelf._name, self._found(), info["time_ns"], info["raw_bytes"])
+
+    def _is_there(self) -> bool:
+        try:
+            self.wait()
+        except Error:
+            return False
+        try:
+            self._check_same_now()
+        except (NotFoundError, InvalidError):
+            return False
+        return True
 
     def _put_metric(self, name: str, value: float) -> None:
         self._check_same_now()

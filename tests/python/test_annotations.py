@@ -190,6 +190,29 @@ def test_another_snapshot_of_the_number_is_not_annotated(trained: str) -> None:
         assert snap.metrics == {"loss": 4.0} and store["run"][1].metrics == {"other": 1.0}
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_another_snapshot_of_the_number_is_not_removed(pool_path: str, seen: bool) -> None:
+    with lmcstore.open(pool_path) as store:
+        old = store.shelf("run", create=True).snapshot({"w": 1})
+        assert not seen or old.tags == []
+        store["run"].drop()
+        shelf = store.shelf("run", create=True)
+        new = shelf.snapshot({"w": 2})
+        assert old == new and old not in shelf and new in shelf
+        for change in (
+            lambda: shelf.remove(old),
+            lambda: shelf.remove(old, dry_run=True),
+            lambda: shelf.tag(old, "best"),
+            lambda: shelf.tag(new, "best", expect=old),
+        ):
+            with pytest.raises(lmcstore.NotFoundError, match="run@1 is another snapshot now"):
+                change()
+        assert new.tags == [] and len(shelf) == 1
+        shelf.tag(new, "best")
+        shelf.remove(new)
+        assert new not in shelf and len(shelf) == 0
+
+
 def test_policies_see_annotations(trained: str, writer: Writer) -> None:
     with lmcstore.open(trained, "r") as store:
         for snap in store["run"]:

@@ -179,6 +179,36 @@ def test_the_next_call_raises_what_no_wait_raised(shelf: lmcstore.Shelf, gate: G
     assert shelf.store.closed
 
 
+def test_a_failed_snapshot_is_not_the_next_one_of_its_number(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    bad = training.lazily(shelf)
+    gate.copying.wait()
+    change_in_place(training)
+    gate.open()
+    training.optimizer.step()
+    with pytest.raises(lmcstore.InvalidError, match=CHANGED):
+        training.lazily(shelf)
+    good = training.lazily(shelf)
+    assert good in shelf and bad not in shelf and good.number == bad.number
+    for change in (lambda: shelf.tag(bad, "best"), lambda: shelf.remove(bad)):
+        with pytest.raises(lmcstore.InvalidError, match=CHANGED):
+            change()
+    assert good.tags == [] and shelf.latest == good
+
+
+def test_a_tag_and_a_removal_wait_for_the_copy(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    for change in (lambda snap: shelf.tag(snap, "best"), shelf.remove):
+        snap = training.lazily(shelf)
+        gate.copying.wait()
+        threading.Timer(0.1, gate.open).start()
+        change(snap)
+        assert snap.done
+        gate.opened.clear()
+        gate.copying.clear()
+    assert shelf.tags == {"best": 1} and len(shelf) == 1
+
+
 def test_what_torch_does_not_count(shelf: lmcstore.Shelf, gate: Gate) -> None:
     training = Training()
     snap = training.lazily(shelf, verify=True)

@@ -629,6 +629,13 @@ def test_optimizers_are_lazy(pool_path: str, trained: Any, monkeypatch: pytest.M
     assert asked == [([objects["optimizer"], other], False), (None, False), (None, True)]
 
 
+def test_a_save_can_be_tagged_and_removed_at_once(pool_path: str, trained: Any) -> None:
+    with lmcstore.Run(pool_path, **trained[0]) as run:
+        run.shelf.tag(run.save(0), "best")
+        run.shelf.remove(run.save(1))
+        assert run.shelf.tags == {"best": 1} and len(run.shelf) == 1
+
+
 def wrapped_in(kind: str, model: Any) -> Any:
     if kind == "compiled":
         return torch.compile(model, backend="eager")

@@ -122,7 +122,9 @@ def test_other_numbers_of_ranks_resume(folder: Path) -> None:
         for part in ("optimizer", "scheduler", "own", "rng"):
             same(state[part], four[0][part])
         same(list(state["model"].values()), list(four[0]["model"].values()))
-        assert run.save(4).wait().number == 5
+        saved = run.save(4)
+        run.shelf.tag(saved, "best")
+        assert saved.number == 5 and saved.tags == ["best"]
     two = _resumed(folder, 2, 2)
     assert [first for _, first, _ in two] == [5, 5]
     for part in ("model", "optimizer", "scheduler"):

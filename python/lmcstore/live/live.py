@@ -24,6 +24,7 @@ from .._state.live_table import PYTHON, TORCH
 from .._text import html
 from .._text.arguments import address, check_name, int64, meta_json, metric_lists, parse_size, tag_names
 from ..errors import DamagedError, ExistsError, InvalidError, NotFoundError, UnsupportedError
+from ..snapshot import Snapshot
 from .kinds import MAX_BYTES, Kind, access_of, kind_of, note_bytes, numpy_kind, shape_of, torch_module, wait_ms
 from .tensor import LiveTensor
 from .transaction import Transaction
@@ -32,7 +33,6 @@ from .variable import LiveInfo, LiveVariable, info_of
 
 if TYPE_CHECKING:
     from ..shelf import Shelf
-    from ..snapshot import Snapshot
 
 
 _NONE_GIVEN: Any = object()
@@ -429,11 +429,12 @@ class Live(MutableMapping[str, Any]):
         capture = self._pool.begin(shelf.name)
         try:
             capture.put_live()
-            number = capture.commit(step, 0, time.time_ns(), tag_list, names, values, json_text, False)
+            time_ns = time.time_ns()
+            number = capture.commit(step, 0, time_ns, tag_list, names, values, json_text, False)
         except BaseException:
             capture.abort()
             raise
-        return shelf._taken(number, step)
+        return Snapshot(shelf, number, None, step, time_ns=time_ns)
 
     def checkout(self, which: int | str | Snapshot = "latest") -> None:
         """Set the live variables to those of a snapshot, in one step; variables that it lacks are erased.
