@@ -254,18 +254,24 @@ static void report(const struct events *events, const char *path)
     cli_json_set(cli->json, "values", cli_json_u64(events->values));
 }
 
-/* The name is that of the shelf's creation, so that a later export replaces the file. */
+/* The name is that of the shelf and its creation, so that a later export replaces the file, and no other shelf's. */
 static enum lmcs_status write_events(struct events *events)
 {
     struct cli *cli = events->cli;
     const char *folder = cli->options.output;
+    struct lmcs_pool_info pool;
     char *path = NULL;
+    enum lmcs_status status = lmcs_pool_info(cli->pool, &pool, &cli->error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t hash = lmc_hash64(pool.uuid, sizeof pool.uuid, 0);
+    hash = lmc_hash64(events->info.name, strlen(events->info.name), hash);
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return cli_fail(cli, LMCS_IO, errno, "%s can't be created", folder);
-    if (asprintf(&path, "%s/events.out.tfevents.%010" PRIu64 ".lmc-store", folder,
-                 events->info.created_ns / 1000000000) < 0)
+    if (asprintf(&path, "%s/events.out.tfevents.%010" PRIu64 ".%016" PRIx64 ".lmc-store", folder,
+                 events->info.created_ns / 1000000000, hash) < 0)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
-    enum lmcs_status status = write_file(events, path);
+    status = write_file(events, path);
     if (status == LMCS_OK)
         report(events, path);
     free(path);

@@ -116,6 +116,16 @@ def test_metrics_become_events(tmp_path: Path) -> None:
     assert [step for _, step, _ in events(file)] == [3, 1 << 40]
 
 
+def test_shelves_of_one_second_have_files_of_their_own(tmp_path: Path) -> None:
+    path, logs = tmp_path / "run.pool", tmp_path / "logs"
+    with lmcstore.open(path) as store:
+        for name in ("a", "b", "c"):
+            store[name].snapshot({"x": 1}, metrics={"loss": 1.0})
+    for name in ("a", "b", "c", "a"):
+        cli("export", path, name, "--metrics", "tensorboard", "-o", logs)
+    assert len(list(logs.iterdir())) == 3
+
+
 def test_wrong_uses_are_told(tmp_path: Path) -> None:
     path, logs = tmp_path / "run.pool", tmp_path / "logs"
     cli("create", path)
