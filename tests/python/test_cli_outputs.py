@@ -290,6 +290,19 @@ def test_names_that_look_like_tex(tmp_path: Path) -> None:
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_reports_of_huge_numbers(tmp_path: Path) -> None:
+    path, picture = tmp_path / "huge.pool", tmp_path / "page.png"
+    with lmcstore.open(str(path), size="64MiB", background=False) as store:
+        for number, best in enumerate((sys.float_info.max, 1.0, -sys.float_info.max, 1e-323)):
+            values = np.full(1000, 1e-300 if number % 2 else 1e308)
+            store["run"].snapshot({"w": values}, tags=[f"t{number}"], metrics={"best": best})
+    cli("report", path, "-o", tmp_path / "page.html")
+    assert "best 1.8e+308" in (tmp_path / "page.html").read_text()
+    pytest.importorskip("matplotlib")
+    cli("report", path, "--png", picture)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
 @pytest.mark.parametrize("kind", ["star", "half"])
 def test_the_graph_of_many_branches_is_narrow(tmp_path: Path, kind: str) -> None:
     path, count = tmp_path / "many.pool", 300

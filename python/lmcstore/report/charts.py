@@ -34,9 +34,14 @@ def number_text(value: float) -> str:
     return f"{value:.3g}"
 
 
+def plottable(value: float) -> float:
+    """Return a finite value within +-1e300, so that spans of such values are finite; others unchanged."""
+    return max(-1e300, min(value, 1e300)) if math.isfinite(value) else value
+
+
 def ticks(low: float, high: float, wanted: int = 5, step_of: float = 10.0) -> list[float]:
     """Choose round values between two; `step_of` 2: powers of two between the powers of 1024, for sizes."""
-    if not high > low:
+    if not 1e-300 < high - low < math.inf:
         return [low]
     rough = (high - low) / max(1, wanted)
     if step_of == 2.0:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._text.text import for_html
-from .charts import Chart, bytes_text, heat_map, number_text, ticks
+from .charts import Chart, bytes_text, heat_map, number_text, plottable, ticks
 from .collect import Gathered, Point
 
 STYLE = """
@@ -208,16 +208,17 @@ def _restores(gathered: Gathered) -> str:
 def _metric(points: Sequence[Point], name: str) -> str:
     xs, what = _positions(points)
     pairs = [(x, point.metrics.get(name, math.nan), point) for x, point in zip(xs, points, strict=True)]
-    finite = [value for _, value, _ in pairs if math.isfinite(value)]
+    finite = [plottable(value) for _, value, _ in pairs if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
     edges = _edges(xs)
     chart = Chart((edges[0][0], edges[-1][1]), (low - room, high + room), 200)
-    chart.line([(x, value) for x, value, _ in pairs], "s0")
+    chart.line([(x, plottable(value)) for x, value, _ in pairs], "s0")
     for i, (x, value, point) in enumerate(pairs):
         chart.column(*edges[i], f"{_label(point)}\n{name} {number_text(value)}")
         if point.tags and math.isfinite(value):
-            chart.dot(x, value, "tagged", f"{_label(point)}\n{name} {number_text(value)}\n{', '.join(point.tags)}")
+            tags = ", ".join(point.tags)
+            chart.dot(x, plottable(value), "tagged", f"{_label(point)}\n{name} {number_text(value)}\n{tags}")
     y_ticks = [(value, number_text(value)) for value in ticks(low - room, high + room, 4)]
     return chart.svg(what, _x_ticks(xs), y_ticks, name)
 
@@ -240,7 +241,8 @@ def _drift(gathered: Gathered) -> str:
             if drift is None:
                 cells.append(None)
             else:
-                cells.append(0.0 if drift <= 0 else 0.08 + 0.92 * max(0.0, math.log10(max(drift, low) / low) / span))
+                share = max(0.0, math.log10(min(max(drift, low), high) / low) / span)
+                cells.append(0.0 if drift <= 0 else 0.08 + 0.92 * share)
         values.append(cells)
         tips.append(texts)
     last = [by_number[item.after] for item in gathered.intervals]

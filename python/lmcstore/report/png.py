@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from .._text.text import printable
 from ..errors import UnsupportedError
-from .charts import bytes_text
+from .charts import bytes_text, plottable
 from .collect import Gathered
 from .page import _ORDER, _edges, _positions
 
@@ -73,7 +74,8 @@ def _metrics(axes: Any, gathered: Gathered) -> None:
     xs, what = _positions(gathered.points)
     names = list(dict.fromkeys(name for point in gathered.points for name in point.metrics))
     for name in names[:_METRICS]:
-        axes.plot(xs, [point.metrics.get(name, float("nan")) for point in gathered.points], label=printable(name))
+        values = [plottable(point.metrics.get(name, float("nan"))) for point in gathered.points]
+        axes.plot(xs, values, label=printable(name))
     of = f", {_METRICS} of {len(names)}" if len(names) > _METRICS else ""
     axes.set(title=f"metrics{of}" if names else "no metrics", xlabel=what)
     if names:
@@ -93,7 +95,9 @@ def _drift(axes: Any, figure: Any, gathered: Gathered) -> None:
         axes.set_axis_off()
         return
     nan = float("nan")
-    table = [[item.relative.get(row) or nan for item in gathered.intervals] for row in gathered.rows]
+    known = [value for item in gathered.intervals for value in item.relative.values() if 0 < value < math.inf]
+    most = max(known, default=1.0)
+    table = [[min(item.relative.get(row) or nan, most) for item in gathered.intervals] for row in gathered.rows]
     has_one = any(value == value for row in table for value in row)
     drawn = axes.imshow(table, aspect="auto", cmap="YlOrRd", norm=LogNorm() if has_one else None)
     names = [printable(row[-40:]) for row in gathered.rows]
