@@ -159,6 +159,8 @@ __attribute__((format(printf, 2, 3))) enum lmcs_status cli_wrong_use(struct cli 
 
 /* Opens arguments[0] as cli->pool, without background work; the folder of a run also as cli->folder. */
 enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode);
+/* Opens it for writing, without a wait; for reading if that fails, as when another process writes. */
+enum lmcs_status cli_open_any(struct cli *cli);
 enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open_mode mode);
 /* Returns `status`, or the close's error if `status` is LMCS_OK. */
 enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status);

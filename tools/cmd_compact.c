@@ -2,6 +2,7 @@
 /* cmd_compact.c - lmc-store compact: encodes older snapshots as deltas. */
 #include "folder.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,7 +111,8 @@ static enum lmcs_status compact_run(struct cli *cli, struct lmcs_pool_info *befo
     return status;
 }
 
-static void report_json(struct cli *cli, const struct lmcs_pool_info *before, const struct lmcs_pool_info *after)
+static void report_json(struct cli *cli, const struct lmcs_pool_info *before, const struct lmcs_pool_info *after,
+                        uint64_t removed)
 {
     cli->json = json_object();
     cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
@@ -119,27 +121,38 @@ static void report_json(struct cli *cli, const struct lmcs_pool_info *before, co
     cli_json_set(cli->json, "live_bytes", cli_json_u64(after->live_bytes));
     cli_json_set(cli->json, "free_bytes", cli_json_u64(after->free_bytes));
     cli_json_set(cli->json, "backlog", cli_json_u64(after->compaction_backlog));
+    cli_json_set(cli->json, "removed", cli_json_u64(removed));
 }
 
 static enum lmcs_status run(struct cli *cli)
 {
-    struct lmcs_pool_info before, after;
+    struct lmcs_pool_info before, after, first, last;
     memset(&before, 0, sizeof before);
     memset(&after, 0, sizeof after);
     if (cli->options.arguments[1] != NULL && !cli->options.finished)
         return cli_wrong_use(cli, "compact: it compacts the whole pool; a shelf needs --finished");
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
     if (status == LMCS_OK)
+        status = lmcs_pool_info(cli->pool, &first, &cli->error);
+    if (status == LMCS_OK)
         status = compact(cli, cli->pool, &before, &after);
     if (status == LMCS_OK && cli->folder != NULL)
         status = compact_run(cli, &before, &after);
+    if (status == LMCS_OK)
+        status = lmcs_pool_info(cli->pool, &last, &cli->error);
     if (status != LMCS_OK)
         return status;
-    if (cli->options.json)
-        report_json(cli, &before, &after);
-    else
-        printf("compacted: %s used before, %s now, %s free\n", cli_bytes(before.used_bytes).text,
-               cli_bytes(after.used_bytes).text, cli_bytes(after.free_bytes).text);
+    /* No other process removes any meanwhile: this one writes. */
+    uint64_t removed = first.snapshot_count > last.snapshot_count ? first.snapshot_count - last.snapshot_count : 0;
+    if (cli->options.json) {
+        report_json(cli, &before, &after, removed);
+        return LMCS_OK;
+    }
+    printf("compacted: %s used before, %s now, %s free", cli_bytes(before.used_bytes).text,
+           cli_bytes(after.used_bytes).text, cli_bytes(after.free_bytes).text);
+    if (removed > 0)
+        printf("; %" PRIu64 " snapshot%s removed by the policy", removed, cli_s(removed));
+    putchar('\n');
     return LMCS_OK;
 }
 
@@ -148,9 +161,9 @@ const struct cli_command cmd_compact = {
     .synopsis = "POOL [--finished [SHELF]] [--json]",
     .summary = "Encodes older snapshots as deltas and frees space",
     .help =
-        "The newest snapshots of each shelf stay raw; no snapshot is removed. A process that has the pool open for\n"
-        "writing does this in the background. Ctrl-C keeps the work that is done. --finished encodes the newest\n"
-        "snapshots too, of SHELF or of all shelves, once: use it when a run is finished. If it goes on, later\n"
+        "The newest snapshots of each shelf stay raw. Snapshots that the policy does not keep are removed, as in the\n"
+        "background: a process that has the pool open for writing does all this there. Ctrl-C keeps the work that is\n"
+        "done. --finished encodes the newest snapshots too, of SHELF or of all shelves, once: use it when a run is finished. If it goes on, later\n"
         "snapshots stay raw again, and the next one is stored in full. Of the folder of a run: all pools; if they\n"
         "exceed the budget of a policy together, snapshots that its rules do not keep are removed, oldest first.",
     .options = "finished wait force-network json",

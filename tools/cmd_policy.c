@@ -26,7 +26,8 @@ struct listing {
     struct cli *cli;
     json_t *removed;
     uint64_t shown;
-    bool shows; /* lists removed snapshots */
+    bool shows;     /* lists removed snapshots */
+    bool has_bytes; /* the space is known: only a writer can compute it */
     struct cli_due due;
 };
 
@@ -58,8 +59,8 @@ static void report(struct cli *cli, const struct lmcs_shelf_info *info, const st
         cli_json_set(cli->json, "policy", cli_json_text(info->policy));
         cli_json_set(cli->json, "kept", cli_json_u64(prune->kept));
         cli_json_set(cli->json, pruned ? "removed" : "would_remove", listing->removed);
-        cli_json_set(cli->json, "freed_bytes", cli_json_u64(prune->removal.freed_bytes));
-        cli_json_set(cli->json, "later_bytes", cli_json_u64(prune->removal.later_bytes));
+        cli_json_set(cli->json, "freed_bytes", listing->has_bytes ? cli_json_u64(prune->removal.freed_bytes) : NULL);
+        cli_json_set(cli->json, "later_bytes", listing->has_bytes ? cli_json_u64(prune->removal.later_bytes) : NULL);
         cli_json_set(cli->json, "due", pruned || is_tried ? NULL : cli_due_json(&listing->due));
         cli_json_set(cli->json, "warning", *prune->warning != '\0' ? cli_json_text(prune->warning) : NULL);
         return;
@@ -68,7 +69,7 @@ static void report(struct cli *cli, const struct lmcs_shelf_info *info, const st
     printf(": %s\n", info->policy);
     printf("%s %" PRIu64 " snapshot%s, %s %" PRIu64, pruned ? "kept" : "keeps", prune->kept, cli_s(prune->kept),
            pruned ? "removed" : "would remove", prune->removed);
-    if (prune->removed > 0)
+    if (prune->removed > 0 && listing->has_bytes)
         printf(": %s freed", cli_bytes(prune->removal.freed_bytes).text);
     if (prune->removal.later_bytes > 0)
         printf(", %s more after compaction", cli_bytes(prune->removal.later_bytes).text);
@@ -145,8 +146,10 @@ static enum lmcs_status prune_run(struct cli *cli, const char *shelf, const char
     if (status == LMCS_OK)
         status = lmcs_prune(cli->pool, shelf, words, dry, list_one, listing, progress, prune, &cli->error);
     const struct cli_sweep_options options = {&parts.named, parts.numbers, parts.count, dry};
-    if (status == LMCS_OK && (!dry || parts.count > 0))
+    if (status == LMCS_OK && (!dry || (listing->has_bytes && parts.count > 0)))
         status = cli_sweep(cli, shelf, &options, &swept);
+    if (dry && swept.left > 0)
+        listing->has_bytes = false;
     prune->removal.freed_bytes += swept.sum.freed_bytes;
     prune->removal.later_bytes += swept.sum.later_bytes;
     if (status == LMCS_OK && !dry)
@@ -158,6 +161,20 @@ static enum lmcs_status prune_run(struct cli *cli, const char *shelf, const char
 
 /* ---- The command ---------------------------------------------------------------------------------------------- */
 
+static bool is_writable(struct cli *cli)
+{
+    struct lmcs_pool_info info;
+    struct lmcs_error error;
+    return lmcs_pool_info(cli->pool, &info, &error) == LMCS_OK && info.writable;
+}
+
+static enum lmcs_status open_pool(struct cli *cli, bool changes)
+{
+    if (cli->options.dry_run)
+        return cli_open_any(cli);
+    return cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ);
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     const char *shelf = cli->options.arguments[1];
@@ -168,8 +185,8 @@ static enum lmcs_status run(struct cli *cli)
                               .removed = cli->options.json ? json_array() : NULL,
                               .shows = cli->options.prune || cli->options.dry_run || cli->options.json};
     char *words = join_words(cli);
-    enum lmcs_status status = words != NULL ? cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ)
-                                            : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
+    enum lmcs_status status = words != NULL ? open_pool(cli, changes) : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
+    listing.has_bytes = status == LMCS_OK && is_writable(cli);
     if (status == LMCS_OK && changes && *words != '\0')
         status = cli->folder != NULL ? cli_run_policy_set(cli, shelf, words) : set_policy(cli, shelf, words);
     if (status == LMCS_OK)
@@ -214,8 +231,8 @@ static void print_keys(FILE *out)
         "                  the metric\n\n"
         "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough, after\n"
         "a change not before the grace period ends, unless the pool is full; --prune prunes now; --dry-run lists the\n"
-        "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when. Of\n"
-        "the folder of a run, keep, budget and grace are of its records, and other words are set in all pools of its\n"
+        "snapshots that it would remove, and changes nothing; the bytes only while no other process\n"
+        "writes. Without --prune, lists what is due, and when. Of the folder of a run, keep, budget and grace are of its records, and other words are set in all pools of its\n"
         "ranks. The budget is of all pools together: rank 0 removes snapshots after a save, and so does 'compact'.\n"
         "--prune removes records, then the parts of the ranks, also those that an earlier removal has left.\n\n");
 }

@@ -160,15 +160,7 @@ static void visit(void *context, const struct lmcs_scrub_damage *damage)
 /* Opens the pool for writing, to record the results; for reading if another process writes. */
 static enum lmcs_status open_pool(struct cli *cli)
 {
-    if (cli->options.repair)
-        return cli_open(cli, LMCS_OPEN_WRITE);
-    cli->options.wait_ms = 0;
-    if (cli_open(cli, LMCS_OPEN_WRITE) == LMCS_OK)
-        return LMCS_OK;
-    cli_folder_close(cli->folder);
-    cli->folder = NULL;
-    cli->error = (struct lmcs_error){.status = LMCS_OK};
-    return cli_open(cli, LMCS_OPEN_READ);
+    return cli->options.repair ? cli_open(cli, LMCS_OPEN_WRITE) : cli_open_any(cli);
 }
 
 /* Scrubs a pool, and adds its report. Damage is reported after all pools. */

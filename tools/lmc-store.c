@@ -71,11 +71,19 @@ static bool is_url(const char *text)
     return scheme > 0 && *text != '-' && strncmp(text + scheme, "://", 3) == 0;
 }
 
+/* Commands whose later arguments are texts, which may look like URLs. */
+static const char *const of_texts[] = {"tag", "note", "metric", "policy"};
+
 static bool takes_url(int argc, char **argv)
 {
-    bool has_url = false, is_remote = false;
-    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
+    bool has_url = false, is_remote = false, has_texts = false;
+    for (size_t i = 0; i < sizeof of_texts / sizeof *of_texts; i++)
+        has_texts = has_texts || strcmp(argv[1], of_texts[i]) == 0;
+    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++) {
         has_url = has_url || is_url(argv[i]);
+        if (has_texts && *argv[i] != '-' && strcmp(argv[i - 1], "--wait") != 0 && strcmp(argv[i - 1], "--expect") != 0)
+            break;
+    }
     for (size_t i = 0; i < sizeof of_urls / sizeof *of_urls; i++)
         is_remote = is_remote || strcmp(argv[1], of_urls[i]) == 0;
     return has_url && is_remote;

@@ -38,6 +38,17 @@ enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode)
     return cli_open_path(cli, cli->options.arguments[0], mode);
 }
 
+enum lmcs_status cli_open_any(struct cli *cli)
+{
+    cli->options.wait_ms = 0;
+    if (cli_open(cli, LMCS_OPEN_WRITE) == LMCS_OK)
+        return LMCS_OK;
+    cli_folder_close(cli->folder);
+    cli->folder = NULL;
+    cli->error = (struct lmcs_error){.status = LMCS_OK};
+    return cli_open(cli, LMCS_OPEN_READ);
+}
+
 enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status)
 {
     struct lmcs_error error;

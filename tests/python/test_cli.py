@@ -569,6 +569,18 @@ def test_compact_keeps_everything(tmp_path):
     assert text("compact", path).startswith("compacted: ")
 
 
+def test_compact_reports_what_the_policy_removes(pool):
+    assert "no snapshot is removed" not in text("compact", "--help")
+    cli("policy", pool, "run", "keep=last:1", "grace=none")
+    answer = as_json("compact", pool)
+    assert answer["removed"] == 1 and as_json("compact", pool)["removed"] == 0
+
+
+def test_a_note_may_begin_with_a_url(pool):
+    cli("note", pool, "run@1", "https://example.org/run")
+    assert "https://example.org/run" in text("log", pool)
+
+
 def test_verify(pool):
     answer = as_json("verify", pool)
     assert (answer["ok"], answer["snapshots"], answer["damages"]) == (True, 3, [])
@@ -764,7 +776,13 @@ def test_policy(pool):
     count = shown["kept"]
     tried = as_json("policy", pool, "run", "keep=last:1", "chain=2", "--dry-run")
     assert tried["policy"] == shown["policy"]
-    assert len(tried["would_remove"]) + tried["kept"] == count
+    assert len(tried["would_remove"]) + tried["kept"] == count and tried["freed_bytes"] > 0
+    assert " freed" in text("policy", pool, "run", "keep=last:1", "--dry-run")
+    with lmcstore.open(pool, mode="r+"):
+        beside = as_json("policy", pool, "run", "keep=last:1", "--dry-run")
+        assert (beside["freed_bytes"], beside["later_bytes"]) == (None, None)
+        assert " freed" not in text("policy", pool, "run", "keep=last:1", "--dry-run")
+    assert as_json("policy", pool, "run")["freed_bytes"] is None
     assert "chain=2 keep=last:1" in text("policy", pool, "run", "keep=last:1", "chain=2")
     assert as_json("policy", pool, "run")["would_remove"] == tried["would_remove"]
     pruned = as_json("policy", pool, "run", "--prune")
