@@ -313,8 +313,7 @@ static enum lmcs_status add_in(int fd, struct lmcs_txn *txn, const char *name, c
         return status;
     annotation->df.shelf = shelf.df.id;
     status = lmcs_annotation_apply(txn, annotation, error);
-    return status == LMCS_OK ? lmcs_ring_add(fd, txn, count > 0 ? &list[count - 1] : NULL, count, annotation, error)
-                             : status;
+    return status == LMCS_OK ? lmcs_ring_add(fd, txn, list, count, annotation, error) : status;
 }
 
 enum lmcs_status lmcs_annotation_add(struct lmcs_pool *pool, const char *shelf, struct lmcs_annotation *annotation,

@@ -273,20 +273,42 @@ static enum lmcs_status sync_file(struct lmcs_pool *pool, int fd, struct lmcs_er
     return fdatasync(fd) == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", pool->path);
 }
 
-static enum lmcs_status write_slot(struct lmcs_pool *pool, int fd, uint64_t place, const union slot *slot,
-                                   struct lmcs_error *error)
+static void fill_slot(union slot *slot, const struct lmcs_annotation *annotation)
 {
+    slot->df = annotation->df;
+    memcpy(slot->bytes + sizeof slot->df, annotation->text, slot->df.text_bytes);
+}
+
+static enum lmcs_status write_slot(const struct lmcs_txn *txn, int fd, const union slot *slot, struct lmcs_error *error)
+{
+    const uint64_t place = slot_place(txn->root.ring, slot->df.sequence);
     size_t done = 0, bytes = sizeof slot->df + slot->df.text_bytes;
     while (done < bytes) {
         ssize_t n = pwrite(fd, slot->bytes + done, bytes - done, (off_t)(place + done));
         if (n < 0 && errno != EINTR)
-            return lmcs_fail_errno(error, errno, "%s: can't write", pool->path);
+            return lmcs_fail_errno(error, errno, "%s: can't write", txn->pool->path);
         done += n > 0 ? (size_t)n : 0;
     }
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_ring_add(int fd, struct lmcs_txn *txn, const struct lmcs_annotation *last, size_t pending,
+/*
+ * After a failed sync of another adder, only the page cache has its annotation, in a page that counts as clean
+ * (REPAIR.md). The new one would be lost with it. Those that are written again are part of this addition's sync.
+ */
+static enum lmcs_status write_again(const struct lmcs_txn *txn, int fd, const struct lmcs_annotation *list,
+                                    size_t count, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        union slot slot;
+        fill_slot(&slot, &list[i]);
+        status = write_slot(txn, fd, &slot, error);
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_ring_add(int fd, struct lmcs_txn *txn, const struct lmcs_annotation *list, size_t pending,
                                struct lmcs_annotation *annotation, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = txn->pool;
@@ -300,17 +322,18 @@ enum lmcs_status lmcs_ring_add(int fd, struct lmcs_txn *txn, const struct lmcs_a
     enum lmcs_status status = lmcs_ring_check(txn, error);
     if (status != LMCS_OK)
         return status;
-    slot.df = annotation->df;
+    fill_slot(&slot, annotation);
     slot.df.sequence = sequence;
-    slot.df.previous = last != NULL ? last->df.check : txn->root.ring_check;
-    memcpy(slot.bytes + sizeof slot.df, annotation->text, slot.df.text_bytes);
+    slot.df.previous = pending > 0 ? list[pending - 1].df.check : txn->root.ring_check;
     slot.df.check = check_of(&slot, place);
     annotation->df = slot.df;
     /* The slot's annotation is in the root that we read; that root must be durable before the slot changes. */
     if (sequence > LMCS_RING_SLOTS)
         status = sync_file(pool, fd, error);
     if (status == LMCS_OK)
-        status = write_slot(pool, fd, place, &slot, error);
+        status = write_again(txn, fd, list, pending, error);
+    if (status == LMCS_OK)
+        status = write_slot(txn, fd, &slot, error);
     if (status == LMCS_OK)
         status = sync_file(pool, fd, error);
     if (status == LMCS_OK && !lmcs_media_is_in_place(pool->media))
