@@ -458,7 +458,8 @@ struct lmcs_follower {
  * Waits for the shelf's next snapshot after follower->after, in any process, and stores its number there, too. Returns
  * within 60 ms of its commit and checks 17 times a second. *number 0: there was none within wait_ms (UINT32_MAX: no
  * limit). The shelf need not exist yet. Removed snapshots are passed over, as are older numbers that a restore adds.
- * LMCS_NOT_FOUND: the shelf was removed or renamed meanwhile, or the pool's file deleted.
+ * LMCS_NOT_FOUND: the shelf was removed or renamed meanwhile, or the pool's file deleted. The snapshot is durable;
+ * LMCS_IO: the disk reports that it may not be.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_follow(struct lmcs_pool *pool, const char *shelf,
                                                               struct lmcs_follower *follower, uint32_t wait_ms,

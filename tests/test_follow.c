@@ -3,14 +3,16 @@
  * test_follow.c - followers of a shelf, in the writing process and beside it.
  *
  * This program interposes nanosleep, in which followers wait. A test counts and measures the naps that are asked for,
- * and acts in one of them: by itself, or through a child that writes. No nap takes time.
+ * and acts in one of them: by itself, or through a child that writes. No nap takes time. Syncs are counted, and fail.
  */
 /* ctest: labels=no-tsan */
 #include "support.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,6 +33,17 @@ int nanosleep(const struct timespec *wanted, struct timespec *left)
     if (++naps == act_in && meanwhile != NULL)
         meanwhile();
     return 0;
+}
+
+static unsigned syncs;
+static bool fail_sync;
+
+int fdatasync(int fd)
+{
+    syncs++;
+    if (fail_sync)
+        errno = EIO;
+    return fail_sync ? -1 : (int)syscall(SYS_fdatasync, fd);
 }
 
 static void in_nap(unsigned nap, void (*act)(void))
@@ -323,6 +336,24 @@ static void outlive_the_writer(void **state)
     end();
 }
 
+/* Once for each new root. */
+static void sync_before_the_report(void **state)
+{
+    struct lmcs_follower follower = {.after = 0};
+    uint64_t number = 77;
+    begin(state, true);
+    act("tt");
+    fail_sync = true;
+    FAILS(LMCS_IO, lmcs_snapshot_follow(pool, "run", &follower, 0, &number, &err));
+    EXPECT(number == 77 && follower.after == 0);
+    fail_sync = false;
+    syncs = 0;
+    EXPECT(next(&follower, 0) == 1 && syncs == 1 && next(&follower, 0) == 2 && next(&follower, 0) == 0 && syncs == 1);
+    act("t");
+    EXPECT(next(&follower, 0) == 3 && syncs == 2);
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,6 +368,7 @@ int main(void)
         IN_MEMORY(end_with_the_shelf_here),
         IN_MEMORY(end_with_the_shelf_beside),
         ON_DISK(outlive_the_writer),
+        ON_DISK(sync_before_the_report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -578,6 +578,8 @@ class Shelf:
         ------
         NotFoundError
             `start` is unknown; or, while waiting, the shelf was removed or renamed, or the pool's file deleted.
+        InputOutputError
+            The disk failed, so it is not certain that the next snapshot is durable.
         InvalidError
             The store was closed meanwhile.
         """

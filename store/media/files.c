@@ -42,7 +42,7 @@ bool lmcs_path_is_poolset(const char *path)
 
 bool lmcs_file_is_dax(int fd)
 {
-    void *at = mmap(NULL, LMCS_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
+    void *at = mmap(NULL, LMCS_PAGE_BYTES, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
     if (at == MAP_FAILED)
         return false;
     munmap(at, LMCS_PAGE_BYTES);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/guard.h"
+#include "media/files.h"
 #include "media/layout.h"
 #include "media/pmemobj_layout.h"
 
@@ -419,6 +420,21 @@ uint64_t lmcs_media_missing(const struct lmcs_media *media)
         missing += lmcs_media_missing(media->replicas[i]);
     return missing;
 }
+
+enum lmcs_status lmcs_media_sync(const struct lmcs_media *media, struct lmcs_error *error)
+{
+    for (size_t i = 0; !media->is_device && i < media->segment_count; i++) {
+        const int fd = media->segments[i].fd;
+        if (lmcs_file_is_in_memory(fd) || lmcs_file_is_dax(fd))
+            continue;
+        /* EINVAL, EROFS: the file system has no sync, or takes no writes */
+        if (fdatasync(fd) != 0 && errno != EINVAL && errno != EROFS)
+            return lmcs_fail_errno(error, errno, "%s: it is not certain that what it holds has reached the disk",
+                                   media->path);
+    }
+    return LMCS_OK;
+}
+
 uint64_t lmcs_media_superblock(const struct lmcs_media *media)
 {
     return media->superblock;

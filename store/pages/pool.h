@@ -141,6 +141,7 @@ struct lmcs_pool {
     pthread_rwlock_t meta;
     struct lmcs_root_df root; /* newest committed (writer) */
     _Atomic uint64_t epoch;   /* the root's, for reading without the lock; perhaps outdated */
+    _Atomic uint64_t durable; /* reader: the newest epoch whose root a follower has synced */
     struct lmcs_superblock_df superblock;
     struct lmcs_page_range_df *slabs; /* writer: ranges with pages, ascending */
     size_t slab_count;

@@ -52,8 +52,17 @@ static enum lmcs_status find_next(struct lmcs_txn *txn, const char *name, struct
         status = lmcs_record_is_prepared(txn, &shelf, *number, &prepared, error);
     if (prepared)
         *number = 0; /* later ones wait for its decision, so that none is missed */
-    if (status == LMCS_OK && *number != 0)
-        follower->after = *number;
+    return status;
+}
+
+/* Another process's root is seen as soon as libpmemobj has stored its word, before that is synced. */
+static enum lmcs_status make_durable(struct lmcs_pool *pool, uint64_t epoch, struct lmcs_error *error)
+{
+    if (pool->heap != NULL || atomic_load(&pool->durable) >= epoch)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_media_sync(pool->media, error);
+    if (status == LMCS_OK)
+        atomic_store(&pool->durable, epoch); /* an older one of another thread costs a sync */
     return status;
 }
 
@@ -66,9 +75,16 @@ static enum lmcs_status check(struct lmcs_pool *pool, const char *shelf, struct 
         status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
+    const uint64_t epoch = txn.root.epoch;
     status = find_next(&txn, shelf, follower, number, error);
     lmcs_txn_end(&txn);
-    return status == LMCS_OK && *number == 0 ? check_name(pool, error) : status;
+    if (status == LMCS_OK && *number == 0)
+        return check_name(pool, error);
+    if (status == LMCS_OK)
+        status = make_durable(pool, epoch, error);
+    if (status == LMCS_OK)
+        follower->after = *number;
+    return status;
 }
 
 enum lmcs_status lmcs_snapshot_follow(struct lmcs_pool *pool, const char *shelf, struct lmcs_follower *follower,
