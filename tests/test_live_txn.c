@@ -1,7 +1,34 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_live_txn.c - transactions: stores, functions, names and sizes change together or not at all. */
+/*
+ * test_live_txn.c - transactions: stores, functions, names and sizes change together or not at all.
+ *
+ * This program interposes pwrite, which notes the last journal that is sealed.
+ */
 /* ctest: timeout=600 */
 #include "test_live_txn_support.h"
+
+#include <sys/syscall.h>
+
+static struct {
+    struct lmcs_journal_df header;
+    off_t at;
+    unsigned sealed;
+    bool lost; /* its end is in the page cache only, in a page that counts as clean */
+} journal;
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
+{
+    struct lmcs_journal_df header = {.magic = 0};
+    if (bytes >= sizeof header)
+        memcpy(&header, data, sizeof header);
+    if (header.magic == LMCS_JOURNAL_MAGIC && header.sequence != 0) {
+        journal.header = header;
+        journal.at = offset;
+        journal.sealed++;
+    }
+    journal.lost = journal.lost && offset != journal.at;
+    return syscall(SYS_pwrite64, fd, data, bytes, offset);
+}
 
 #define LONG_TEXT "a much longer text than it was, which needs another place in the pool than it had"
 
@@ -450,6 +477,47 @@ static void what_was_larger_reaches_nobody(void **state)
     close_pool(pool);
 }
 
+static void restore_journal(const struct place *place)
+{
+    int fd = open(place->pool, O_RDWR | O_CLOEXEC);
+    EXPECT(syscall(SYS_pwrite64, fd, &journal.header, sizeof journal.header, journal.at) == sizeof journal.header);
+    close(fd);
+}
+
+/* A failed sync may leave a journal's end, or the journal, in the page cache only. */
+static void a_journal_that_the_disk_has_otherwise(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 1000);
+    fill(w, 1);
+    struct lmcs_transaction *transaction = begin_with(pool, 0, 0);
+    store(transaction, w, 5, -1);
+    OK(lmcs_transaction_commit(transaction, &err));
+    lmcs_live_close(w);
+    close_pool(pool);
+    EXPECT(journal.sealed > 0);
+    restore_journal(place);
+    journal.sealed = 0;
+    pool = open_quiet(place->pool);
+    EXPECT(journal.sealed == 1); /* before it is applied */
+    close_pool(pool);
+    journal.lost = true;
+    pool = open_quiet(place->pool);
+    w = open_live(pool, "w");
+    fill(w, 2);
+    lmcs_live_close(w);
+    close_pool(pool);
+    if (journal.lost) /* the power fails */
+        restore_journal(place);
+    pool = open_quiet(place->pool);
+    w = open_live(pool, "w");
+    expect_filled(w, 2);
+    lmcs_live_close(w);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -464,6 +532,7 @@ int main(void)
         ON_BOTH(checkout_keeps_addresses),
         ON_BOTH(what_is_cut_off_reads_as_zeros),
         ON_BOTH(what_was_larger_reaches_nobody),
+        ON_DISK(a_journal_that_the_disk_has_otherwise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,48 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_pool_heap.c - libpmemobj's log and free ranges at the opening of a pool. */
+/*
+ * test_pool_heap.c - libpmemobj's log and free ranges at the opening of a pool.
+ *
+ * This program interposes pwrite, fdatasync and pmemobj_open.
+ */
 #include "test_pool_support.h"
+
+#include <dlfcn.h>
+#include <libpmemobj.h>
+#include <sys/syscall.h>
+
+/* Words that the page cache alone may have, until they are written again and synced. */
+enum { MOST_WORDS = 64, WRITTEN = 1, DURABLE = 2 };
+static struct {
+    uint64_t at[MOST_WORDS];
+    int state[MOST_WORDS];
+    size_t count;
+    bool opened;
+} lost;
+
+#pragma GCC visibility push(default)
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
+{
+    for (size_t i = 0; i < lost.count; i++)
+        if (lost.state[i] == 0 && (uint64_t)offset <= lost.at[i] && lost.at[i] + 8 <= (uint64_t)offset + bytes)
+            lost.state[i] = WRITTEN;
+    return syscall(SYS_pwrite64, fd, data, bytes, offset);
+}
+int fdatasync(int fd)
+{
+    for (size_t i = 0; i < lost.count; i++)
+        lost.state[i] *= DURABLE;
+    return (int)syscall(SYS_fdatasync, fd);
+}
+PMEMobjpool *pmemobj_open(const char *path, const char *layout)
+{
+    PMEMobjpool *(*real)(const char *, const char *) =
+        (PMEMobjpool * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "pmemobj_open");
+    for (size_t i = 0; i < lost.count; i++)
+        EXPECT(lost.state[i] >= DURABLE);
+    lost.opened = true;
+    return real(path, layout);
+}
+#pragma GCC visibility pop
 
 /* libpmemobj's chunk headers, of the pool's first zone (store/media/pmemobj_layout.h). */
 enum { HEAP_AT = 5136, CHUNK_HEADERS = 1024 + 64, FOOTER = 1, FREE_RANGE = 2 };
@@ -215,12 +257,45 @@ static void log_that_does_harm(void **state)
     state_free(weights);
 }
 
+/* After a failed sync, the root's word or a log may be in the page cache only, in a page that counts as clean. */
+static void what_the_disk_may_lack_is_written_again(void **state)
+{
+    const struct place *place = *state;
+    struct rng rng = {46};
+    struct state *weights = state_weights(&rng, 1, 700000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    for (int i = 1; i <= 3; i++)
+        take_snapshot(pool, "run", weights, i);
+    close_pool(pool);
+    int fd = open(place->pool, O_RDONLY | O_CLOEXEC);
+    EXPECT(fd >= 0);
+    lost.at[lost.count++] = get_word(fd, ROOT_AT) + offsetof(struct lmcs_superblock_df, root);
+    for (uint64_t i = 0, lanes = get_word(fd, LANES_AT); i < get_word(fd, LANES_AT + 8); i++) {
+        const uint64_t log = lanes + i * 3072 + REDO_LOG;
+        if (get_word(fd, log + LOG_HEADER) != 0) {
+            EXPECT(lost.count + 2 <= MOST_WORDS);
+            lost.at[lost.count++] = log;
+            lost.at[lost.count++] = log + LOG_HEADER + 640 - 8;
+        }
+    }
+    close(fd);
+    EXPECT(lost.count >= 3);
+    lost.opened = false;
+    pool = open_quiet(place->pool);
+    lost.count = 0;
+    EXPECT(lost.opened);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(weights);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(old_footer_of_a_free_range),
         IN_MEMORY(log_that_is_yet_to_be_done),
         IN_MEMORY(log_that_does_harm),
+        ON_DISK(what_the_disk_may_lack_is_written_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

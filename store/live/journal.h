@@ -72,6 +72,9 @@ void lmcs_journal_take_back(struct lmcs_pool *pool, struct lmcs_error *error);
 /* Calls `work` for each entry. */
 enum lmcs_status lmcs_journal_each(struct lmcs_pool *pool, const struct lmcs_journal_df *header,
                                    lmcs_journal_work *work, struct lmcs_error *error);
+/* Makes a sealed journal durable that may be in the page cache only (REPAIR.md). */
+enum lmcs_status lmcs_journal_write_again(struct lmcs_pool *pool, const struct lmcs_journal_df *header,
+                                          struct lmcs_error *error);
 
 /* ---- Undo (undo.c) ---- */
 

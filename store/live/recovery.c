@@ -31,13 +31,18 @@ enum lmcs_status lmcs_journal_check(struct lmcs_pool *pool, const struct lmcs_ro
 
 static enum lmcs_status redo(struct lmcs_pool *pool, const struct lmcs_journal_df *header, struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_journal_each(pool, header, lmcs_journal_apply_entry, error);
+    enum lmcs_status status = lmcs_journal_write_again(pool, header, error);
+    if (status == LMCS_OK)
+        status = lmcs_journal_each(pool, header, lmcs_journal_apply_entry, error);
     if (status == LMCS_OK)
         status = lmcs_heap_sync(pool->heap, error);
     return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, error) : status;
 }
 
-/* A journal with a torn header needs nothing: it was not sealed yet, or was being ended. */
+/*
+ * A journal with a torn header was not sealed yet, or was being ended. Even the end of one may be in the page cache only
+ * (REPAIR.md), and the disk's would undo later changes.
+ */
 static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error)
 {
     struct lmcs_journal_df header;
@@ -52,7 +57,7 @@ static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind k
         return lmcs_undo_roll_back(pool, header.sequence, error);
     if (sealed && kind == LMCS_JOURNAL_REDO && (committed || (header.flags & LMCS_JOURNAL_ROOT) == 0))
         return redo(pool, &header, error);
-    return sealed ? lmcs_journal_clear(pool, kind, error) : LMCS_OK;
+    return lmcs_journal_range(pool, kind).end != 0 ? lmcs_journal_clear(pool, kind, error) : LMCS_OK;
 }
 
 /* All checks come before the first write. */

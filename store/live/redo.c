@@ -100,3 +100,32 @@ enum lmcs_status lmcs_journal_each(struct lmcs_pool *pool, const struct lmcs_jou
     free(table);
     return status;
 }
+
+static enum lmcs_status rewrite(struct lmcs_pool *pool, uint64_t at, uint64_t bytes, struct lmcs_error *error)
+{
+    unsigned char piece[LMCS_PAGE_BYTES];
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t n; status == LMCS_OK && bytes > 0; at += n, bytes -= n) {
+        n = bytes < sizeof piece ? bytes : sizeof piece;
+        status = lmcs_media_read(pool->media, at, piece, n, error);
+        if (status == LMCS_OK)
+            status = lmcs_heap_write(pool->heap, at, piece, n, error);
+    }
+    return status;
+}
+
+static enum lmcs_status rewrite_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
+                                      struct lmcs_error *error)
+{
+    return rewrite(pool, from, df->bytes, error);
+}
+
+enum lmcs_status lmcs_journal_write_again(struct lmcs_pool *pool, const struct lmcs_journal_df *header,
+                                          struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_journal_each(pool, header, rewrite_entry, error);
+    if (status == LMCS_OK)
+        status = rewrite(pool, lmcs_journal_range(pool, LMCS_JOURNAL_REDO).next,
+                         LMCS_PAGE_BYTES + header->entries * sizeof(struct lmcs_journal_entry_df), error);
+    return status == LMCS_OK ? lmcs_heap_sync(pool->heap, error) : status;
+}

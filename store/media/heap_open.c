@@ -18,6 +18,7 @@
 #include "media/layout.h"
 #include "media/media.h"
 #include "media/pmemobj_layout.h"
+#include "media/pmemobj_log.h"
 
 #define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
 #define LIBRARY_BYTES        ((size_t)16 << 20)  /* for libpmemobj, and more */
@@ -319,41 +320,60 @@ static enum lmcs_status repair_footers(struct lmcs_heap *heap, const struct lmcs
 }
 
 struct first_look {
+    const struct lmcs_media *media;
     const char *door;
-    const char *path;
     lmcs_heap_look *look;
     void *context;
 };
 
-/*
- * Rewrites the first page: libpmemobj ends the process if its first sync fails, even because of a dead process's pages.
- * Drops unwritable pages: the next look reads the disk.
- */
-static enum lmcs_status ask_disk(const char *door, const char *path, struct lmcs_error *error)
+/* Writes the same bytes again. Errors of reading are left to the look. */
+static enum lmcs_status rewrite(const struct lmcs_media *media, int fd, uint64_t at, struct lmcs_error *error)
 {
-    unsigned char page[LMCS_PAGE_BYTES];
-    int fd = open(door, O_RDWR | O_CLOEXEC);
+    unsigned char bytes[LMCS_SUPERBLOCK_BYTES];
+    if (lmcs_media_read(media, at, bytes, sizeof bytes, NULL) != LMCS_OK ||
+        pwrite(fd, bytes, sizeof bytes, (off_t)at) == (ssize_t)sizeof bytes)
+        return LMCS_OK;
+    return lmcs_fail_errno(error, errno, "%s: can't write", lmcs_media_path(media));
+}
+
+/*
+ * libpmemobj ends the process if a sync fails, even because of a dead process's pages, so the disk is asked first. When
+ * it ended one, what it had stored last may be in the page cache only, in a page that counts as clean (REPAIR.md): the
+ * root's word, or a log. What follows would overwrite what the disk's root or log needs. Drops unwritable pages: the
+ * next look reads the disk.
+ */
+static enum lmcs_status ask_disk(const struct first_look *first, struct lmcs_error *error)
+{
+    const char *path = lmcs_media_path(first->media);
+    int fd = open(first->door, O_RDWR | O_CLOEXEC);
     if (fd < 0 || lmcs_file_is_in_memory(fd) || lmcs_file_is_dax(fd)) {
         if (fd >= 0)
             close(fd);
         return LMCS_OK; /* libpmemobj reports it */
     }
-    ssize_t n = pread(fd, page, sizeof page, 0);
-    bool written = n <= 0 || pwrite(fd, page, (size_t)n, 0) == n;
-    int failure = n < 0 || !written || fdatasync(fd) != 0 ? errno : 0;
-    if (failure != 0)
+    struct lmcs_error why = {.system_errno = 0};
+    enum lmcs_status status = rewrite(first->media, fd, 0, &why);
+    if (status == LMCS_OK)
+        status = rewrite(first->media, fd, lmcs_media_superblock(first->media), &why);
+    if (status == LMCS_OK)
+        status = lmcs_pmemobj_log_rewrite(first->media, fd, &why);
+    if (lmcs_is_unusable(status))
+        status = LMCS_OK; /* the look reports it */
+    if (status == LMCS_OK && fdatasync(fd) != 0)
+        status = lmcs_fail_errno(&why, errno, "%s: can't make it durable", path);
+    if (status != LMCS_OK)
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     close(fd);
-    return failure == 0
-               ? LMCS_OK
-               : lmcs_fail_errno(error, failure,
-                                 "%s: its disk does not take what is written, so it is not opened for writing", path);
+    if (status == LMCS_OK || status == LMCS_NO_MEMORY)
+        return status == LMCS_OK ? LMCS_OK : lmcs_fail_memory(error);
+    return lmcs_fail_errno(error, why.system_errno,
+                           "%s: its disk does not take what is written, so it is not opened for writing", path);
 }
 
 static enum lmcs_status look_first(void *context, struct lmcs_error *error)
 {
     struct first_look *first = context;
-    enum lmcs_status status = ask_disk(first->door, first->path, error);
+    enum lmcs_status status = ask_disk(first, error);
     return status == LMCS_OK ? first->look(first->context, error) : status;
 }
 
@@ -366,7 +386,7 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
     find_door(media, door, sizeof door);
     configure_library();
     bool is_file = !lmcs_media_is_device(media) && !lmcs_media_is_poolset(media);
-    struct first_look first = {door, path, look, context};
+    struct first_look first = {media, door, look, context};
     const uint64_t start_ns = lmcs_steady_ns();
     PMEMobjpool *pool = NULL;
     int failure = EAGAIN;

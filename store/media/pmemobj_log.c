@@ -12,9 +12,11 @@
  */
 #include "media/pmemobj_log.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "media/layout.h"
 #include "media/media.h"
@@ -145,27 +147,68 @@ static enum lmcs_status find_lanes(const struct lmcs_media *media, uint64_t *at,
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **pending,
-                                       struct lmcs_error *error)
+/* `place`: of the lane. */
+typedef enum lmcs_status lane_work(const struct lmcs_media *media, const unsigned char *lane, uint64_t place,
+                                   void *context, struct lmcs_error *error);
+
+static enum lmcs_status each_lane(const struct lmcs_media *media, lane_work *work, void *context,
+                                  struct lmcs_error *error)
 {
     uint64_t at = 0, count = 0;
-    *pending = NULL;
     enum lmcs_status status = find_lanes(media, &at, &count, error);
     unsigned char *lanes = status == LMCS_OK ? malloc(LANES_AT_ONCE * LMCS_LANE_BYTES) : NULL;
     if (status == LMCS_OK && lanes == NULL)
         status = lmcs_fail_memory(error);
     for (uint64_t i = 0, n; status == LMCS_OK && i < count; i += n) {
+        const uint64_t place = at + i * LMCS_LANE_BYTES;
         n = count - i < LANES_AT_ONCE ? count - i : LANES_AT_ONCE;
-        status = lmcs_media_read(media, at + i * LMCS_LANE_BYTES, lanes, n * LMCS_LANE_BYTES, error);
-        for (size_t k = 0; status == LMCS_OK && k < n * LMCS_LANE_LOGS; k++)
-            status = load_log(media, lanes + k / LMCS_LANE_LOGS * LMCS_LANE_BYTES, k % LMCS_LANE_LOGS, pending, error);
+        status = lmcs_media_read(media, place, lanes, n * LMCS_LANE_BYTES, error);
+        for (size_t k = 0; status == LMCS_OK && k < n; k++)
+            status = work(media, lanes + k * LMCS_LANE_BYTES, place + k * LMCS_LANE_BYTES, context, error);
     }
     free(lanes);
+    return status;
+}
+
+static enum lmcs_status load_lane(const struct lmcs_media *media, const unsigned char *lane, uint64_t place,
+                                  void *context, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    (void)place;
+    for (size_t i = 0; status == LMCS_OK && i < LMCS_LANE_LOGS; i++)
+        status = load_log(media, lane, i, context, error);
+    return status;
+}
+
+enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **pending,
+                                       struct lmcs_error *error)
+{
+    *pending = NULL;
+    enum lmcs_status status = each_lane(media, load_lane, pending, error);
     if (status != LMCS_OK) {
         lmcs_pmemobj_log_free(*pending);
         *pending = NULL;
     }
     return status;
+}
+
+/* A log that was ever used has an entry, which stays when libpmemobj ends the log. */
+static enum lmcs_status rewrite_lane(const struct lmcs_media *media, const unsigned char *lane, uint64_t place,
+                                     void *context, struct lmcs_error *error)
+{
+    const int *fd = context;
+    for (size_t i = 0; i < UNDO_LOG; i++) {
+        uint64_t first;
+        memcpy(&first, lane + logs[i].at + sizeof(struct lmcs_log_df), sizeof first);
+        if (first != 0 && pwrite(*fd, lane, LMCS_LANE_BYTES, (off_t)place) != (ssize_t)LMCS_LANE_BYTES)
+            return lmcs_fail_errno(error, errno, "%s: can't write", lmcs_media_path(media));
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_pmemobj_log_rewrite(const struct lmcs_media *media, int fd, struct lmcs_error *error)
+{
+    return each_lane(media, rewrite_lane, &fd, error);
 }
 
 void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *pending)

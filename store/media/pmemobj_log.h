@@ -14,6 +14,8 @@ struct lmcs_pmemobj_log;
  */
 enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **pending,
                                        struct lmcs_error *error);
+/* Writes the logs that were ever used to the pool's file again, as they are. */
+enum lmcs_status lmcs_pmemobj_log_rewrite(const struct lmcs_media *media, int fd, struct lmcs_error *error);
 void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *pending);
 
 /*

@@ -276,14 +276,15 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
 
 /*
  * libpmemobj writes a root word to one replica after the other, without its log if the word is the only change, so a
- * power failure may leave different roots. Readers have seen that of the first replica.
+ * power failure may leave different roots. Readers have seen that of the first replica. After a failed sync it may be
+ * in the page cache only; for a pool in one file, media/heap_open.c has written it again.
  */
 static enum lmcs_status align_replicas(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     uint64_t word_at = lmcs_media_superblock(pool->media) + offsetof(struct lmcs_superblock_df, root);
-    return lmcs_media_replicas(pool->media) == 0
-               ? LMCS_OK
-               : lmcs_heap_publish(pool->heap, NULL, 0, word_at, lmcs_root_word(pool->root.self), error);
+    return lmcs_media_is_poolset(pool->media)
+               ? lmcs_heap_publish(pool->heap, NULL, 0, word_at, lmcs_root_word(pool->root.self), error)
+               : LMCS_OK;
 }
 
 static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint32_t wait_ms, struct lmcs_error *error)
