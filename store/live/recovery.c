@@ -40,8 +40,8 @@ static enum lmcs_status redo(struct lmcs_pool *pool, const struct lmcs_journal_d
 }
 
 /*
- * A journal with a torn header was not sealed yet, or was being ended. Even the end of one may be in the page cache only
- * (REPAIR.md), and the disk's would undo later changes.
+ * A journal with a torn header was not sealed yet, or was being ended. Even the end of one may be in the page cache
+ * only (REPAIR.md), and the disk's would undo later changes.
  */
 static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error)
 {

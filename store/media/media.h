@@ -49,8 +49,8 @@ uint64_t lmcs_media_bytes(const struct lmcs_media *media);
 /* Bytes that its files, those of other replicas included, have lost since they were opened. 0: a device. */
 uint64_t lmcs_media_missing(const struct lmcs_media *media);
 /*
- * Makes what readers see durable, also from a descriptor for reading: a writer in another process may have stored it and
- * wait for its own sync. LMCS_IO.
+ * Makes what readers see durable, also from a descriptor for reading: a writer in another process may have stored it,
+ * and wait for its own sync. LMCS_IO.
  */
 enum lmcs_status lmcs_media_sync(const struct lmcs_media *media, struct lmcs_error *error);
 /* Offsets from libpmemobj's header, checked to be inside. */
