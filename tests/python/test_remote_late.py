@@ -209,6 +209,41 @@ def test_in_place_of_a_key(store: lmcstore.Store, url: str, tmp_path: Path) -> N
     check(store, url, tmp_path)
 
 
+def test_a_pull_reads_each_archive_once(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    """Also below deep entries and keys; what the pool has is neither counted nor changed."""
+    store["run"].policy = "links=2"
+    for step in range(1, 10):
+        fill(store, step)
+        store.push(url)
+    with Place(url) as place:
+
+        def deepen(draft: state.State) -> bool:
+            shelf = draft.shelf("run")
+            deep = {one.number: one._replace(deep=True) for one in shelf.entries(3, 6)}
+            shelf.update(deep)
+            return True
+
+        state.change(state.read(place), "0" * 32, deepen)
+        entries = list(state.read(place).shelf("run").entries())
+    assert entries[0].key is None and any(one.key is not None for one in entries[6:])
+    archives = sum(one.archive.bytes for one in entries)
+    path = tmp_path / "all.pool"
+    assert lmcstore.pull(url, path) == {"snapshots": 9, "snapshots_skipped": 0, "bytes": archives}
+    path = tmp_path / "some.pool"
+    assert lmcstore.pull(url, path, "run@4")["snapshots"] == 1
+    with lmcstore.open(path, "r+", background=False) as copy:
+        copy["run"][4].metrics["own"] = 4.0
+    assert lmcstore.pull(url, path, "run@5..6")["snapshots"] == 2
+    with lmcstore.open(path, "r") as copy:
+        assert [one.number for one in copy["run"]] == [4, 5, 6]
+    done = lmcstore.pull(url, path)
+    assert (done["snapshots"], done["snapshots_skipped"]) == (6, 3) and done["bytes"] <= archives
+    with lmcstore.open(path, "r") as copy:
+        assert copy["run"][4].metrics["own"] == 4.0
+        for one in copy["run"]:
+            assert one.number == 4 or one._handle.digest() == store["run"][one.number]._handle.digest()
+
+
 def test_a_damaged_snapshot_gets_no_key(
     store: lmcstore.Store, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

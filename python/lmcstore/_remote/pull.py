@@ -234,7 +234,9 @@ class Early:
         shelf, numbers = next((one for one in self.wanted if one[1]), (None, []))
         if shelf is not None:
             self.shelf = shelf.name
-            first = itertools.takewhile(_is_alone, _groups(shelf.chain(numbers[0]))[:_GROUPS_AHEAD])
+            run = next(_runs(shelf, filter(None, map(shelf.entry, numbers))))
+            groups = _groups(shelf.chain(run[-1].number, by_key=len(run) == 1))
+            first = itertools.takewhile(_is_alone, groups[:_GROUPS_AHEAD])
             archives = [group[0][1] for group in first]
         if archives != self._archives:
             self.ahead.__exit__()
@@ -307,24 +309,46 @@ class Puller:
     def _missing(self, shelf: state.Shelf, numbers: list[int]) -> Iterator[_Group]:
         """Yield the archives that the pool lacks, in the order of their restore."""
         planned: set[int] = set()
+        for run in _runs(shelf, self._absent(shelf, numbers)):
+            try:
+                plans = [self._shortest(shelf, run, planned)]
+            except DamagedError:  # perhaps some have keys
+                plans = [self._lacking(shelf, shelf.chain(entry.number), planned) for entry in run]
+            for group in itertools.chain.from_iterable(plans):
+                planned.update(entry.number for entry, _ in group)
+                yield group
+
+    def _absent(self, shelf: state.Shelf, numbers: list[int]) -> Iterator[Entry]:
         for number in numbers:
             entry = shelf.entry(number)
             assert entry is not None
             if self._has(shelf, entry):
                 self.skipped += 1
             else:
-                yield from self._lacking(shelf, shelf.chain(number), planned)
+                yield entry
 
-    def _lacking(self, shelf: state.Shelf, chain: _Group, planned: set[int]) -> Iterator[_Group]:
+    def _shortest(self, shelf: state.Shelf, run: list[Entry], planned: set[int]) -> list[_Group]:
+        """Return the archives of a run. Of one snapshot, its key gives way to fewer bytes upon what is there."""
+        last = run[-1]
+        if len(run) > 1:
+            return self._lacking(shelf, shelf.chain(last.number, by_key=False), planned)
+        found = self._lacking(shelf, shelf.chain(last.number), planned)
+        if last.key is not None:
+            with contextlib.suppress(DamagedError):  # only the key is left
+                chain = shelf.chain(last.number, by_key=False)
+                other = self._lacking(shelf, chain, planned)
+                if len(other) < len(_groups(chain)) and _bytes(other) < _bytes(found):
+                    return other
+        return found
+
+    def _lacking(self, shelf: state.Shelf, chain: _Group, planned: set[int]) -> list[_Group]:
         groups = _groups(chain)
         last = [group[-1][0] for group in groups]
         there = [index for index, one in enumerate(last) if one.number in planned or self._has(shelf, one)]
-        for group in groups[there[-1] + 1 if there else 0 :]:
-            planned.update(entry.number for entry, _ in group)
-            yield group
+        return groups[there[-1] + 1 if there else 0 :]
 
     def _pull_chain(self, shelf: state.Shelf, chain: _Group, wanted: set[int], extra: list[int]) -> None:
-        self._restore_all(shelf, self._lacking(shelf, chain, set()), wanted, extra)
+        self._restore_all(shelf, iter(self._lacking(shelf, chain, set())), wanted, extra)
 
     def _restore_all(self, shelf: state.Shelf, groups: Iterator[_Group], wanted: set[int], extra: list[int]) -> None:
         coming: deque[_Group] = deque()
@@ -338,6 +362,7 @@ class Puller:
                 if not coming:
                     return
                 group = coming.popleft()
+                had = {entry.number for entry, _ in group if self._has(shelf, entry)}
                 try:
                     self._restore(shelf, group, ahead)
                 except ExistsError:
@@ -345,15 +370,17 @@ class Puller:
                         f"{self._what(shelf, group[-1][0])} can't be added to {self._store.path}, whose shelf "
                         f"{shelf.name!r}, or snapshot of this number, is another one: pull into another pool or folder"
                     ) from None
-                self._count(shelf, group, wanted, extra)
+                self._count(shelf, group, had, wanted, extra)
 
-    def _count(self, shelf: state.Shelf, group: _Group, wanted: set[int], extra: list[int]) -> None:
-        """Check that restored snapshots are there, and count them."""
+    def _count(self, shelf: state.Shelf, group: _Group, had: set[int], wanted: set[int], extra: list[int]) -> None:
+        """Check that restored snapshots are there, and count those that the pool lacked."""
         for entry, archive in group:
             if not self._has(shelf, entry) and not self._renamed(shelf, entry):
                 where = self._place.where(archive.object)
                 raise DamagedError(f"{self._what(shelf, entry)}: its archive, {where}, has another snapshot")
             self.bytes += archive.bytes
+            if entry.number in had:
+                continue
             if entry.number in wanted:
                 self.snapshots += 1
                 if (shelf.name, entry.number) not in self._remote:  # the record of one that was let go has its own
@@ -478,6 +505,22 @@ class Puller:
 def _is_alone(group: _Group) -> bool:
     """Whether it is one archive, and that in one object."""
     return len(group) == 1 and not group[0][1].first
+
+
+def _runs(shelf: state.Shelf, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Put entries together of which each is deep upon the one before, so that the last one's group has them all."""
+    run: list[Entry] = []
+    for entry in entries:
+        if run and not all(one.deep for one in shelf.entries(run[-1].number + 1, entry.number)):
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
+def _bytes(groups: list[_Group]) -> int:
+    return sum(archive.bytes for group in groups for _, archive in group)
 
 
 def _groups(chain: _Group) -> list[_Group]:
