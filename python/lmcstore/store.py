@@ -615,6 +615,11 @@ class Store:
         return True
 
     def _check_writable(self) -> None:
+        if hasattr(self._pool, "url"):
+            raise ReadOnlyError(
+                f"{self._path} is a run in an object store, which is only read here: pull it into a pool "
+                "(lmc-store pull)"
+            )
         if self._mode == "r":
             raise ReadOnlyError(f"{self._path} was opened with mode 'r'; open it with mode 'r+' or 'a' to write")
 

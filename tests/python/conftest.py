@@ -40,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "deep: left to tests/run.sh deep")
     config.addinivalue_line("filterwarnings", "ignore::lmcstore.CreationWarning")
     os.environ["PYTHONWARNINGS"] = _NEW_POOLS  # for programs that tests start
+    state = tempfile.TemporaryDirectory(prefix="lmcs-state-")  # a push notes its URL there
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

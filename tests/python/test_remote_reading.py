@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,3 +203,14 @@ def test_damage_is_named(pushed: tuple[str, dict[int, Any]], tmp_path: Path) -> 
                         same(states[step], read)
         piece.write_bytes(good)
     assert failed > len(pieces)
+
+
+def test_writes_are_refused(pushed: tuple[str, dict[int, Any]]) -> None:
+    with lmcstore.open(pushed[0], "a") as store:
+        for write in (lambda: store["run"].snapshot({}), lambda: store.shelf("new", create=True)):
+            with pytest.raises(lmcstore.ReadOnlyError, match="is only read here: pull it into a pool"):
+                write()
+
+
+def test_the_state_of_the_user_is_left_alone() -> None:
+    assert os.environ["XDG_STATE_HOME"].startswith(tempfile.gettempdir())

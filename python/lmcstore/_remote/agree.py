@@ -74,8 +74,8 @@ def _check_entry(store: Store, there: state.Shelf, entry: Entry, url: str) -> No
     info = info_of(store, there.name, entry.number)
     if info is not None and (info["time_ns"], info["step"]) != (entry.time_ns, entry.step):
         raise ExistsError(
-            f"{url} has another {there.name}@{entry.number} than {store.path}: the shelf went on in two pools. "
-            "Push this one to another URL, or rename the shelf"
+            f"{url} has another {there.name}@{entry.number} than {store.path}: the URL holds another run, or "
+            "one of the pools is a copy that went on by itself. Push this one to another URL, or rename the shelf"
         )
 
 
