@@ -85,14 +85,19 @@ def test_a_shelf_that_is_renamed_during_a_push(
 
 
 def test_snapshots_that_are_named(store: lmcstore.Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They are sent oldest first; one below those that are there is named in a warning, once."""
+    """They are sent oldest first; one below those that are there is named in a warning, once; also within a range."""
     url = f"file://{tmp_path}/bucket"
     fill(store, 1, 6)
     assert store.push(url, ["run@5", "run@2", "run@3..4"])["snapshots"] == 4
     assert not caplog.records
     assert store.push(url, ["run@2", "run@1", "run@..6"], follow=True, timeout=0.1)["snapshots"] == 1
     assert [one.getMessage().split(":")[0] for one in caplog.records] == ["run@1 is not sent"]
-    with pulled(url, tmp_path) as copy:
+    fill(store, 7, 12)
+    store.push(url, "run@12")
+    caplog.clear()
+    assert store.push(url, "run@5..9")["snapshots"] == store.push(url)["snapshots"] == 0
+    assert [one.getMessage().split(":")[0] for one in caplog.records] == ["run@7..9 is not sent"]
+    with pulled(url, tmp_path, "run@..6") as copy:
         expect(copy, [2, 3, 4, 5, 6])
 
 

@@ -35,6 +35,7 @@ from .files import Part
 from .late import Late, Made, Stopped
 from .place import Pace, Place
 from .upload import Pieces, Upload
+from .which import short
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -63,6 +64,8 @@ class _Wanted:
     shelf: str
     first: int
     last: int
+    is_named: bool = False
+    """Whether it is a snapshot or a range that was named."""
 
 
 class _Part(NamedTuple):
@@ -129,6 +132,7 @@ class Pusher:
         self._lock = threading.Lock()
         self._agreed = -_AGREE_EVERY_S
         self._seen: list[dict[str, Any]] | None = None
+        self._looked: set[_Wanted] = set()
         self._left_out: set[tuple[str, int]] = set()
         """Snapshots that were named, and reported as below the newest one there."""
         self._confirm = None if confirm == "off" else Confirmer(store, place, whole=confirm == "all")
@@ -224,10 +228,10 @@ class Pusher:
             if not has_range:
                 yield _Wanted(name, 1, 1 << 62)
             elif ".." in which:
-                yield _Wanted(name, *self._store._pool.range(name, which))
+                yield _Wanted(name, *self._store._pool.range(name, which), True)
             else:
                 number = self._store._pool.find(name, which, False).info()["number"]
-                yield _Wanted(name, number, number)
+                yield _Wanted(name, number, number, True)
 
     def _push_shelf(self, wanted: _Wanted) -> None:
         there = self._state.find(wanted.shelf)
@@ -249,19 +253,23 @@ class Pusher:
             self._late.quiet.set()
 
     def _warn_below(self, wanted: _Wanted, there: state.Shelf) -> None:
-        """Warn of a snapshot that was named, is not there, and can't be sent behind newer ones."""
-        one = wanted.shelf, wanted.first
-        if wanted.first != wanted.last or wanted.first >= there.next or one in self._left_out:
+        """Warn of snapshots that were named, are not there, and can't be sent behind newer ones."""
+        if not wanted.is_named or wanted in self._looked:
             return
-        entry = there.entry(wanted.first)
-        if entry is None or entry.hidden:
-            self._left_out.add(one)
+        self._looked.add(wanted)
+        found = self.missing(there, wanted.first, wanted.last)
+        missing = [number for number in found if (wanted.shelf, number) not in self._left_out]
+        self._left_out.update((wanted.shelf, number) for number in missing)
+        if missing:
             log.warning(
-                "%s@%d is not sent: %s has a newer snapshot of the shelf, and only those above it are sent. "
+                "%s@%s is not sent: %s has a newer snapshot of the shelf, and only those above it are sent. "
                 "Push it to another URL",
-                *one,
-                self._place.url,
+                *(wanted.shelf, short(missing), self._place.url),
             )
+
+    def missing(self, there: state.Shelf, first: int = 1, last: int = 1 << 62) -> list[int]:
+        """Return the store's snapshots of a range that are below the newest one there, and not there."""
+        return there.lacking(self._numbers(there.name, first, min(last, there.next - 1)))
 
     def _numbers(self, shelf: str, first: int, last: int) -> list[int]:
         found: list[int] = []

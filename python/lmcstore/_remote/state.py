@@ -7,11 +7,12 @@ needed. All that is read is checked (`codec`).
 
 from __future__ import annotations
 
+import bisect
 import copy
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -111,6 +112,23 @@ class Shelf(codec.ShelfParts):
     def entry(self, number: int) -> Entry | None:
         """Return the entry of a snapshot, also a hidden one; None: there is none."""
         return next(self.entries(number, number), None)
+
+    def lacking(self, numbers: Sequence[int]) -> list[int]:
+        """Return those of some ascending numbers that have no entry, or a hidden one. Full nodes are not read."""
+        return list(self._lacking([*self.nodes, *self.newest], list(numbers)))
+
+    def _lacking(self, parts: Iterable[Node | Entry], numbers: list[int]) -> Iterator[int]:
+        at = 0
+        for part in parts:
+            low, high = (part.number, part.number) if isinstance(part, Entry) else (part.first, part.last)
+            begin = bisect.bisect_left(numbers, low, at)
+            yield from numbers[at:begin]
+            at = bisect.bisect_right(numbers, high, begin)
+            if isinstance(part, Entry):
+                yield from numbers[begin:at] if part.hidden else ()
+            elif begin < at and part.stored - part.hidden <= high - low:
+                yield from self._lacking([*self._nodes.children(part, self.name)], numbers[begin:at])
+        yield from numbers[at:]
 
     def entries(
         self, first: int = 1, last: int = 1 << 62, *, backwards: bool = False, step: int | None = None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -11,6 +12,7 @@ from .state import Shelf, State
 
 _PLACE = re.compile(r"(.*?)(?:~([0-9]+))?")
 _MOST = 1 << 62
+_SHOWN = 8
 
 
 def numbers_of(state: State, what: Iterable[str]) -> Iterator[tuple[Shelf, list[int]]]:
@@ -73,3 +75,10 @@ def number_of(shelf: Shelf, which: str) -> int:
     if found is None:
         raise NotFoundError(f"shelf {shelf.name!r} has no snapshot {which!r}")
     return found
+
+
+def short(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as text: 3, 5..9; of many ranges, the first ones."""
+    runs = [list(run) for _, run in itertools.groupby(enumerate(numbers), lambda one: one[1] - one[0])]
+    texts = [f"{run[0][1]}..{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs[:_SHOWN]]
+    return ", ".join(texts) + (" and more" if len(runs) > _SHOWN else "")
