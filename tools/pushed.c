@@ -13,6 +13,7 @@ enum { AT_ONCE = 256 };
 struct pushed {
     const char *url, *shelf;
     uint64_t number, behind, oldest_ns; /* the snapshots that the URL lacks, and the time of their first */
+    json_int_t missing;                 /* older ones that it lacks */
     json_t *step;
 };
 
@@ -60,6 +61,9 @@ static void print(const struct pushed *pushed)
     if (pushed->behind > 0)
         printf("; %" PRIu64 " snapshot%s behind, the first of %s", pushed->behind, cli_s(pushed->behind),
                cli_time(pushed->oldest_ns).text);
+    if (pushed->missing > 0)
+        printf("; %" JSON_INTEGER_FORMAT " older snapshot%s not there", pushed->missing,
+               pushed->missing == 1 ? " of the pool is" : "s of the pool are");
     putchar('\n');
 }
 
@@ -70,6 +74,7 @@ static json_t *pushed_json(const struct pushed *pushed)
     cli_json_set(json, "shelf", cli_json_text(pushed->shelf));
     cli_json_set(json, "number", cli_json_u64(pushed->number));
     cli_json_set(json, "step", json_is_integer(pushed->step) ? json_incref(pushed->step) : NULL);
+    cli_json_set(json, "missing", json_integer(pushed->missing));
     cli_json_set(json, "behind", cli_json_u64(pushed->behind));
     cli_json_set(json, "oldest_time", pushed->behind > 0 ? json_real((double)pushed->oldest_ns / 1e9) : NULL);
     return json;
@@ -87,6 +92,7 @@ void cli_show_pushed(struct cli *cli, const char *path)
         json_int_t number = json_integer_value(json_array_get(place, 0));
         struct pushed pushed = {.url = url, .shelf = shelf, .number = (uint64_t)number};
         pushed.step = json_array_get(place, 2);
+        pushed.missing = json_integer_value(json_array_get(place, 3));
         if (number <= 0 || !compare(cli, &pushed, (uint64_t)json_integer_value(json_array_get(place, 1))))
             continue;
         if (list == NULL)

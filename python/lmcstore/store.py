@@ -177,6 +177,7 @@ class Store:
             the payload bytes that its newest snapshots keep raw; ``compact(finished=True)`` makes them smaller.
             ``pushed``: a dict for each shelf and URL of a push from this machine: ``url``, ``shelf``, ``number`` and
             ``step`` of the newest snapshot there, how many are ``behind``, and the ``oldest_time`` of these.
+            ``missing``: how many older snapshots of the pool were not there after the last push.
         """
         from ._remote import note
 

@@ -75,6 +75,7 @@ def test_info_of_a_pool_tells_what_is_not_pushed(pool: str, url: str) -> None:
             "shelf": "run",
             "number": 4,
             "step": 4,
+            "missing": 0,
             "behind": 2,
             "oldest_time": one["oldest_time"],
         }
@@ -93,6 +94,14 @@ def test_info_of_a_pool_tells_what_is_not_pushed(pool: str, url: str) -> None:
         fill(store, 1, 6)
         assert store.info()["pushed"] == []
     assert "pushed" not in cli("info", pool).stdout
+
+
+def test_older_snapshots_that_are_not_there(pool: str, url: str) -> None:
+    cli("push", pool, url, "run@4")
+    assert "3 snapshots of run can't be sent any more" in cli("push", pool, url).stdout
+    assert f"to {url}; 3 older snapshots of the pool are not there\n" in cli("info", pool).stdout
+    with lmcstore.open(pool, "r") as store:
+        assert [one["missing"] for one in store.info()["pushed"]] == [3]
 
 
 def test_a_place_that_another_wrote_to(pool: str, url: str, tmp_path: Path) -> None:

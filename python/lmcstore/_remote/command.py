@@ -41,6 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _push(arguments: argparse.Namespace) -> dict[str, Any]:
     from ..opening import open
+    from . import note
 
     with open(arguments.pool, "r", force_network=arguments.force_network) as store, _Bar(arguments) as bar:
         done = store.push(
@@ -54,6 +55,8 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
             repair=arguments.repair,
             confirm=arguments.confirm,
         )
+        url = arguments.url.rstrip("/")
+        older = [one for one in note.pushed(store) if one["url"].rstrip("/") == url and one["missing"]]
     for damage in done.get("left", ()):
         print(f"damaged: {printable(damage['shelf'])}@{damage['number']}: {lines(damage['message'])}", file=sys.stderr)
     if "repaired" in done:
@@ -63,6 +66,9 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
         print(f"lmc-store: not checked: {name}, whose pool is not in this folder", file=sys.stderr)
     keys = f", {done['keys']} of them whole" if done["keys"] else ""
     _say(arguments, f"sent {_snapshots(done['snapshots'])}{keys}: {_size(done['bytes'])}")
+    for one in older:
+        where = f"{_snapshots(one['missing'])} of {printable(one['shelf'])}"
+        _say(arguments, f"{where} can't be sent any more: {one['url']} lacks them, and has newer ones")
     for line in done.get("waiting", ()):
         print(f"lmc-store: {lines(line)}", file=sys.stderr)
     if done["confirmed"]:

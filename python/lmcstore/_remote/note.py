@@ -30,13 +30,17 @@ def _read(store: Store) -> dict[str, dict[str, list[Any]]]:
     return found if isinstance(found, dict) else {}
 
 
-def write(store: Store, url: str, now: State) -> None:
-    """Note the newest snapshots of a state. A note that can't be written is left out."""
-    shelves = {}
+def write(store: Store, url: str, now: State, missing: dict[str, int] | None = None) -> None:
+    """Note the newest snapshots of a state, and how many older ones of the pool it lacks.
+
+    None: as many as noted before. A note that can't be written is left out.
+    """
+    shelves, before = {}, {one["shelf"]: one["missing"] for one in pushed(store) if one["url"] == url}
     for shelf in now.shelves:
         entry = next((entry for entry in reversed(shelf.newest) if not entry.hidden), None)
         if entry is not None:
             shelves[shelf.name] = [entry.number, entry.time_ns, entry.step]
+            shelves[shelf.name].append((before if missing is None else missing).get(shelf.name, 0))
     temporary = f"{_path(store)}.{os.getpid()}"
     with contextlib.suppress(OSError):
         with open(temporary, "w") as file:
@@ -50,12 +54,13 @@ def pushed(store: Store) -> list[dict[str, Any]]:
     for url, shelves in _read(store).items():
         for name, place in shelves.items() if isinstance(shelves, dict) else ():
             try:
-                number, time_ns, step = place
+                number, time_ns, step, missing = [*place, 0][:4]
+                missing = int(missing)
                 one = _compared(store, name, number, time_ns)
             except (NotFoundError, TypeError, ValueError, OverflowError):  # the shelf is gone, or the note is no note
                 continue
             if one is not None:
-                found.append({"url": url, "shelf": name, "number": number, "step": step, **one})
+                found.append({"url": url, "shelf": name, "number": number, "step": step, "missing": missing, **one})
     return found
 
 

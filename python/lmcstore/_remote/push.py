@@ -776,6 +776,8 @@ def push(
             _follow(pusher, timeout)
         pusher.push(waits=True)
         pusher.finish_late_keys()
+        older = {there.name: len(pusher.missing(there)) for there in pusher._state.shelves if there.name in store}
+        note.write(store, place.url, pusher._state, older)
         sent = {"snapshots": pusher.snapshots, "keys": pusher.keys, "bytes": pusher.bytes}
         sent |= {"confirmed": pusher.confirmed, "commit": pusher._state.number}
         return found | sent | pusher.more()
