@@ -40,8 +40,9 @@ enum lmcs_status lmcs_ring_read(struct lmcs_txn *txn, uint64_t sequence, struct 
  */
 enum lmcs_status lmcs_ring_begin(struct lmcs_pool *pool, int *fd, struct lmcs_error *error);
 /*
- * Stores an annotation durably behind those that lmcs_ring_load found in `txn` (`list`), which become durable, too. Then
- * waits until no policy is pruning: afterwards the caller checks that the snapshot exists. LMCS_FULL: no slot is free.
+ * Stores an annotation durably behind those that lmcs_ring_load found in `txn` (`list`), which become durable, too.
+ * Then waits until no policy is pruning: afterwards the caller checks that the snapshot exists. LMCS_FULL: no slot is
+ * free.
  */
 enum lmcs_status lmcs_ring_add(int fd, struct lmcs_txn *txn, const struct lmcs_annotation *list, size_t pending,
                                struct lmcs_annotation *annotation, struct lmcs_error *error);

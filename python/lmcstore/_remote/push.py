@@ -132,7 +132,7 @@ class Pusher:
         self._lock = threading.Lock()
         self._agreed = -_AGREE_EVERY_S
         self._seen: list[dict[str, Any]] | None = None
-        self._looked: set[_Wanted] = set()
+        self._asked: set[_Wanted] = set()
         self._left_out: set[tuple[str, int]] = set()
         """Snapshots that were named, and reported as below the newest one there."""
         self._confirm = None if confirm == "off" else Confirmer(store, place, whole=confirm == "all")
@@ -254,9 +254,9 @@ class Pusher:
 
     def _warn_below(self, wanted: _Wanted, there: state.Shelf) -> None:
         """Warn of snapshots that were named, are not there, and can't be sent behind newer ones."""
-        if not wanted.is_named or wanted in self._looked:
+        if not wanted.is_named or wanted in self._asked:
             return
-        self._looked.add(wanted)
+        self._asked.add(wanted)
         found = self.missing(there, wanted.first, wanted.last)
         missing = [number for number in found if (wanted.shelf, number) not in self._left_out]
         self._left_out.update((wanted.shelf, number) for number in missing)
