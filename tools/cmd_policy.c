@@ -233,7 +233,8 @@ static void print_keys(FILE *out)
         "a change not before the grace period ends, unless the pool is full; --prune prunes now; --dry-run lists the\n"
         "snapshots that it would remove, and changes nothing; the bytes only while no other process\n"
         "writes. Without --prune, lists what is due, and when. Of the folder of a run, keep, budget and grace are of\n"
-        "its records, and other words are set in all pools of its ranks. The budget is of all pools together: rank 0 removes snapshots after a save, and so does 'compact'.\n"
+        "its records, and other words are set in all pools of its ranks. The budget is of all pools together: rank 0\n"
+        "removes snapshots after a save, and so does 'compact'.\n"
         "--prune removes records, then the parts of the ranks, also those that an earlier removal has left.\n\n");
 }
 
