@@ -165,8 +165,8 @@ const struct cli_command cmd_compact = {
         "background: a process that has the pool open for writing does all this there. Ctrl-C keeps the work that is\n"
         "done. --finished encodes the newest snapshots too, of SHELF or of all shelves, once: use it when a run is\n"
         "finished. If it goes on, later snapshots stay raw again, and the next one is stored in full. Of the folder\n"
-        "of a run: all pools; if they exceed the budget of a policy together, snapshots that its rules do not keep are\n"
-        "removed, oldest first.",
+        "of a run: all pools; if they exceed the budget of a policy together, snapshots that its rules do not keep\n"
+        "are removed, oldest first.",
     .options = "finished wait force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

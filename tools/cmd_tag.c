@@ -105,8 +105,8 @@ const struct cli_command cmd_tag = {
         "A tag is on at most one snapshot of its shelf; a tag on another snapshot moves, and the command names that\n"
         "one. It can't be a number or \"latest\", and contains none of @ ~ : { } nor .. . Works beside a process that\n"
         "writes to the pool, also a stopped one, and needs permission to write to the file. With --expect it moves\n"
-        "only from the given snapshot, so that two programs don't undo each other's moves; this needs the pool for itself\n"
-        "(--wait).",
+        "only from the given snapshot, so that two programs don't undo each other's moves; this needs the pool for\n"
+        "itself (--wait).",
     .options = "expect delete wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,
