@@ -16,7 +16,7 @@ from ._folder.store import is_folder
 from ._folder.writing import opener_of
 from ._optimizer.gradients import scale_of
 from ._state.targets import States, generators, generators_of
-from ._text.arguments import file_path, int64
+from ._text.arguments import a_kind, file_path, int64
 from ._text.similar import listed, shown
 from .ending import Ending
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
@@ -121,9 +121,7 @@ class Run:
         )
         for name, value, kind in options:
             if not isinstance(value, kind):
-                raise UnsupportedError(
-                    f"{name} is an option of Run, not a {type(value).__qualname__}: give an object another name"
-                )
+                raise UnsupportedError(f"{name} is an option of Run, not {a_kind(value)}: give an object another name")
         for name in _OPTIONS:
             if name in objects:
                 raise InvalidError(f"{name!r} is an option of load_into: give the object another name")

@@ -438,7 +438,7 @@ def test_schedulers_of_other_groups(shelf: lmcstore.Shelf) -> None:
     two = optim.SGD([{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in range(2)], lr=0.1)
     snapshot = shelf.snapshot({"w": torch.ones(3), "s": schedulers.StepLR(stepped("SGD"), 2).state_dict(), "n": 5})
     refused(snapshot, r"s\.base_lrs: .*length", s=schedulers.StepLR(two, 2))
-    refused(snapshot, "n: the snapshot has a int", n=schedulers.StepLR(two, 2))
+    refused(snapshot, "n: the snapshot has an int", n=schedulers.StepLR(two, 2))
 
 
 class Refusing:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .._text.arguments import a_kind
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from .plain import Member, is_sequence, made_dataclass, map_items, set_fields
 
@@ -85,7 +86,7 @@ def check_whole(target: Any, path: str) -> None:
     """Check that a tensor is no DTensor, which takes no other tensor's values."""
     if all(callable(getattr(target, name, None)) for name in ("full_tensor", "to_local")):
         raise UnsupportedError(
-            f"{path}: the target is a {type(target).__qualname__}, a part of which is on each rank: load into its "
+            f"{path}: the target is {a_kind(target)}, a part of which is on each rank: load into its "
             "to_local() what the rank stored of it; load a whole state by torch.distributed.checkpoint.state_dict's "
             "set_model_state_dict or set_optimizer_state_dict, with full_state_dict=True"
         )
@@ -228,7 +229,7 @@ def check_slots(torch: Any, optimizer: Any, slots: Any, group: Mapping[str, Any]
     if name is None or not slots:
         return
     if not isinstance(slots, dict):
-        raise InvalidError(f"{place}: the snapshot has a {type(slots).__qualname__} there, not a parameter's state")
+        raise InvalidError(f"{place}: the snapshot has {a_kind(slots)} there, not a parameter's state")
     needed = [*_STATE.get(name, ()), *(key for flag, key in _BY_GROUP.items() if name in _STATE and group.get(flag))]
     if name == "RMSprop" and group.get("momentum"):
         needed.append("momentum_buffer")
@@ -237,7 +238,7 @@ def check_slots(torch: Any, optimizer: Any, slots: Any, group: Mapping[str, Any]
         raise InvalidError(f"{place}: the snapshot's optimizer is no {type(optimizer).__name__}: no {few(missing)}")
     for key in needed:
         if not (torch.is_tensor(slots[key]) or (key in SCALARS and _is_number(slots[key]))):
-            raise InvalidError(f"{place}.{key}: the snapshot has a {type(slots[key]).__qualname__}, not a tensor")
+            raise InvalidError(f"{place}.{key}: the snapshot has {a_kind(slots[key])}, not a tensor")
 
 
 # Schedulers and scalers
@@ -247,7 +248,7 @@ def check_scaler(scaler: Any, source: Any, path: str) -> None:
     """Check a state against an enabled GradScaler of torch."""
     kind = type(scaler).__name__
     if not isinstance(source, dict):
-        raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a {kind}'s state")
+        raise InvalidError(f"{path}: the snapshot has {a_kind(source)}, not a {kind}'s state")
     if not source:
         raise InvalidError(f"{path}: the snapshot has the state of a GradScaler that was disabled")
     if not is_torchs(type(scaler).load_state_dict):
@@ -258,7 +259,7 @@ def check_scaler(scaler: Any, source: Any, path: str) -> None:
         raise NotFoundError(f"{path}: the snapshot has no {few(missing)} for the {kind}")
     for key in own:
         if not _is_number(source[key]):
-            raise InvalidError(f"{path}.{key}: the snapshot has a {type(source[key]).__qualname__}, not a number")
+            raise InvalidError(f"{path}.{key}: the snapshot has {a_kind(source[key])}, not a number")
 
 
 def check_scheduler(torch: Any, scheduler: Any, source: Any, path: str) -> None:
@@ -267,7 +268,7 @@ def check_scheduler(torch: Any, scheduler: Any, source: Any, path: str) -> None:
     Private ones may differ between versions of torch, but those that `load_state_dict` takes out.
     """
     if not isinstance(source, dict):
-        raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a scheduler's state")
+        raise InvalidError(f"{path}: the snapshot has {a_kind(source)}, not a scheduler's state")
     own = scheduler.state_dict()
     kind = type(scheduler).__name__
     needed = [key for key in own if _is_of_scheduler(key) and key not in source]

@@ -20,6 +20,7 @@ from typing import Any
 from .._arrays import numpy as _numpy
 from .._arrays.packages import loaded
 from .._arrays.torch import Torch, torch_of
+from .._text.arguments import a_kind
 from ..errors import InvalidError, UnsupportedError
 from .fits import (
     SCALARS,
@@ -266,7 +267,7 @@ class Plan(Kinds):
 
     def _add_tensor(self, target: Any, source: Any, path: str) -> None:
         if not self._is_tensor(source):
-            raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tensor")
+            raise InvalidError(f"{path}: the snapshot has {a_kind(source)} where the target has a tensor")
         check_tensor(self._torch, target, path)
         _same(path, "shape", tuple(source.shape), tuple(target.shape))
         self._same_dtype(path, source, target.dtype)
@@ -278,7 +279,7 @@ class Plan(Kinds):
 
     def _add_array(self, target: Any, source: Any, path: str) -> None:
         if not self._is_array(source):
-            raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has an array")
+            raise InvalidError(f"{path}: the snapshot has {a_kind(source)} where the target has an array")
         _same(path, "shape", source.shape, target.shape)
         self._same_dtype(path, source, target.dtype)
         if self._cast and source.dtype != target.dtype and not _converts(source.dtype, target.dtype):
@@ -294,7 +295,7 @@ class Plan(Kinds):
         torch: Any = self._torch
         state = target.get_state()
         if not self._is_tensor(source):
-            raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a generator's state")
+            raise InvalidError(f"{path}: the snapshot has {a_kind(source)}, not a generator's state")
         _same(path, "dtype", source.dtype, state.dtype)
         _same(path, "shape", tuple(source.shape), tuple(state.shape))
         try:
@@ -380,7 +381,7 @@ class Plan(Kinds):
 
     def _add_module(self, module: Any, source: Any, path: str) -> None:
         if not isinstance(source, dict):
-            raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a module's state")
+            raise InvalidError(f"{path}: the snapshot has {a_kind(source)}, not a module's state")
         own: dict[Any, Any] = module.state_dict()
         is_checked = not _renames_keys(module, self._torch)
         matched = self._matched(own, source, "module", path) if is_checked else match(own, source, self._strict)
@@ -529,7 +530,7 @@ class Plan(Kinds):
 
     def _add_dict(self, target: dict[Any, Any], source: Any, path: str) -> None:
         if not isinstance(source, dict):
-            raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a dict")
+            raise InvalidError(f"{path}: the snapshot has {a_kind(source)} where the target has a dict")
         matched = self._matched(target, source, "target", path)
         if not self._strict:
             self.report.add(path, matched.missing, matched.unexpected)
@@ -538,14 +539,14 @@ class Plan(Kinds):
 
     def _add_list(self, target: list[Any] | deque[Any], source: Any, path: str) -> None:
         if not isinstance(source, list | tuple | deque):
-            raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a list")
+            raise InvalidError(f"{path}: the snapshot has {a_kind(source)} where the target has a list")
         _same(path, "length", len(source), len(target))
         for index, value in enumerate(target):
             self._add_item(target, index, value, source[index], below(path, index))
 
     def _add_tuple(self, target: tuple[Any, ...], source: Any, path: str) -> None:
         if not isinstance(source, list | tuple | deque):
-            raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tuple")
+            raise InvalidError(f"{path}: the snapshot has {a_kind(source)} where the target has a tuple")
         _same(path, "length", len(source), len(target))
         for index, value in enumerate(target):
             self.add(value, source[index], below(path, index))

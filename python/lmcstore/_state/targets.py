@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
 from .._arrays.packages import loaded
+from .._text.arguments import a_kind
 from ..errors import UnsupportedError
 from .keys import below, uncompiled
 from .plain import is_sequence, map_items
@@ -101,16 +102,16 @@ class States(Kinds):
             _refuse(path, f"{target.__qualname__} is a class: give an object of it")
         if depth > MAX_DEPTH:
             _refuse(path, f"it is nested more than {MAX_DEPTH} levels deep, or holds itself")
-        kind = type(target).__qualname__
         if hasattr(target, "state_dict") or hasattr(target, "load_state_dict"):
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(target, method, None)):
-                    _refuse(path, f"a {kind} has no {method}: its state can't be kept")
+                    _refuse(path, f"{a_kind(target)} has no {method}: its state can't be kept")
         elif self._is_loader(target):
             _refuse(
                 path,
-                f"torch's {kind} has no state_dict, so its position can't be kept: use torchdata's StatefulDataLoader, "
-                "which takes the same arguments; or leave it out, and skip the batches that are done",
+                f"torch's {type(target).__qualname__} has no state_dict, so its position can't be kept: use "
+                "torchdata's StatefulDataLoader, which takes the same arguments; or leave it out, and skip the batches "
+                "that are done",
             )
         elif isinstance(target, dict):
             for key, value in target.items():
@@ -120,7 +121,8 @@ class States(Kinds):
                 self.check(value, below(path, index), depth + 1, in_dict)
         elif not in_dict and not self._is_filled(target):
             _refuse(
-                path, f"a {kind} has no state_dict and load_state_dict: give plain values in a dict, which is filled"
+                path,
+                f"{a_kind(target)} has no state_dict and load_state_dict: give plain values in a dict, which is filled",
             )
 
     def _is_loader(self, value: Any) -> bool:

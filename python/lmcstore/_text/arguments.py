@@ -37,7 +37,7 @@ def parse_size(size: int | str) -> int:
         try:
             value = operator.index(size)
         except TypeError:
-            raise UnsupportedError(f"a size must be an int or a str, not a {type(size).__qualname__}") from None
+            raise UnsupportedError(f"a size must be an int or a str, not {a_kind(size)}") from None
     return within(value, 0, _MAX_SIZE, "a size")
 
 
@@ -70,8 +70,7 @@ def address(which: int | str) -> str:
     try:
         number = operator.index(which)
     except TypeError:
-        kind = type(which).__qualname__
-        raise UnsupportedError(f"a snapshot is addressed by an int or a str, not by a {kind}") from None
+        raise UnsupportedError(f"a snapshot is addressed by an int or a str, not by {a_kind(which)}") from None
     if not -(2**63) < number < 2**63:
         raise NotFoundError(f"there is no snapshot {shown(number)}: numbers have 64 bits")
     if number == 0:
@@ -86,10 +85,16 @@ def within(value: int, least: int, most: int, what: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise UnsupportedError(f"{what} must be an int, not a {type(value).__qualname__}") from None
+        raise UnsupportedError(f"{what} must be an int, not {a_kind(value)}") from None
     if not least <= number <= most:
         raise InvalidError(f"{what} can't be {shown(number)}: it must be between {least} and {most}")
     return number
+
+
+def a_kind(value: Any) -> str:
+    """Name the type of a value, with its article: ``an int``."""
+    kind = type(value).__qualname__
+    return f"{'an' if kind[:1] in tuple('aeioAEIO') else 'a'} {kind}"
 
 
 def shown(number: int) -> str:
@@ -124,7 +129,7 @@ def descriptor(file: Any) -> int:
     if type(raw) is not io.FileIO:
         remedy = "its fileno(), if all its bytes go there unchanged" if hasattr(file, "fileno") else "open(path, 'wb')"
         raise UnsupportedError(
-            f"an archive goes through an open binary file or a descriptor, not a {type(file).__qualname__}: "
+            f"an archive goes through an open binary file or a descriptor, not {a_kind(file)}: "
             f"give {remedy}"
         )
     opened.flush()
@@ -168,7 +173,7 @@ def int64(value: int, what: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise UnsupportedError(f"{what} must be an int, not a {type(value).__qualname__}") from None
+        raise UnsupportedError(f"{what} must be an int, not {a_kind(value)}") from None
     if not -(2**63) < number < 2**63:  # the least one stands for "none"
         raise InvalidError(f"{what} {shown(number)} does not fit in 64 bits")
     return number
@@ -186,7 +191,7 @@ def metric_lists(metrics: Mapping[str, float] | None) -> tuple[tuple[str, ...], 
     if metrics is None:
         return (), ()
     if not isinstance(metrics, Mapping):
-        raise UnsupportedError(f"metrics must be a mapping of names to numbers, not a {type(metrics).__qualname__}")
+        raise UnsupportedError(f"metrics must be a mapping of names to numbers, not {a_kind(metrics)}")
     for name in metrics:
         if not isinstance(name, str):
             raise UnsupportedError(f"metrics: names must be str, not {name!r}")
@@ -200,7 +205,7 @@ def meta_json(meta: Mapping[str, Any] | None) -> str | None:
     if meta is None:
         return None
     if not isinstance(meta, dict):
-        raise UnsupportedError(f"meta must be a dict, not a {type(meta).__qualname__}")
+        raise UnsupportedError(f"meta must be a dict, not {a_kind(meta)}")
     if not meta:
         return None
     _check_meta(meta, "meta", 0)
