@@ -16,6 +16,7 @@ import pytest
 from lmcstore._remote import late, push, state
 from lmcstore._remote.place import Place
 from lmcstore._remote.verify import verify
+from test_remote_repair import flip
 
 
 @pytest.fixture
@@ -242,6 +243,22 @@ def test_a_pull_reads_each_archive_once(store: lmcstore.Store, url: str, tmp_pat
         assert copy["run"][4].metrics["own"] == 4.0
         for one in copy["run"]:
             assert one.number == 4 or one._handle.digest() == store["run"][one.number]._handle.digest()
+
+
+def test_a_key_serves_if_the_archive_is_damaged(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    store["run"].policy = "links=2"
+    for step in range(1, 10):
+        fill(store, step)
+        store.push(url)
+    with Place(url) as place:
+        entry = next(one for one in list(state.read(place).shelf("run").entries())[4:] if one.key is not None)
+    path = tmp_path / "copy.pool"
+    lmcstore.pull(url, path, f"run@{entry.number - 1}")
+    flip(url, entry.archive, is_end=True)
+    assert lmcstore.pull(url, path, f"run@{entry.number - 1}..{entry.number}")["snapshots_skipped"] == 1
+    with lmcstore.open(path, "r") as copy:
+        same = store["run"][entry.number]._handle.digest()
+        assert copy["run"][entry.number]._handle.digest() == same and len(copy["run"]) == 2
 
 
 def test_a_damaged_snapshot_gets_no_key(

@@ -268,6 +268,7 @@ class Puller:
         self._state = state.read(place) if early is None else early.state
         self._wanted = list(numbers_of(self._state, what)) if early is None else early.wanted
         self._remote: dict[tuple[str, int], str] = {}
+        self._passed_key = self._uses_keys = False
         self.snapshots = self.skipped = self.bytes = 0
 
     def pull(self) -> None:
@@ -297,7 +298,15 @@ class Puller:
         wanted = set(numbers)
         extra: list[int] = []
         tags, is_new = dict(self._tags(shelf.name)), shelf.name not in self._store
-        self._restore_all(shelf, self._missing(shelf, numbers), wanted, extra)
+        skipped, snapshots = self.skipped, self.snapshots
+        try:
+            self._restore_all(shelf, self._missing(shelf, numbers), wanted, extra)
+        except (DamagedError, NotFoundError):
+            if not self._passed_key:
+                raise
+            self._uses_keys, self._early = True, None  # an archive that a key gave way to is damaged, perhaps
+            self.skipped = skipped - (self.snapshots - snapshots)
+            self._restore_all(shelf, self._missing(shelf, numbers), wanted, extra)
         self._settle(shelf, tags, wanted, is_new)
         for number in reversed(extra):
             url = self._remote.get((shelf.name, number))
@@ -333,11 +342,12 @@ class Puller:
         if len(run) > 1:
             return self._lacking(shelf, shelf.chain(last.number, by_key=False), planned)
         found = self._lacking(shelf, shelf.chain(last.number), planned)
-        if last.key is not None:
+        if last.key is not None and not self._uses_keys:
             with contextlib.suppress(DamagedError):  # only the key is left
                 chain = shelf.chain(last.number, by_key=False)
                 other = self._lacking(shelf, chain, planned)
                 if len(other) < len(_groups(chain)) and _bytes(other) < _bytes(found):
+                    self._passed_key = True
                     return other
         return found
 
