@@ -7,26 +7,30 @@
 /* ctest: timeout=600 */
 #include "test_live_txn_support.h"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 
 static struct {
+    pthread_mutex_t lock; /* copies of a snapshot write with several threads */
     struct lmcs_journal_df header;
     off_t at;
     unsigned sealed;
     bool lost; /* its end is in the page cache only, in a page that counts as clean */
-} journal;
+} journal = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
 {
     struct lmcs_journal_df header = {.magic = 0};
     if (bytes >= sizeof header)
         memcpy(&header, data, sizeof header);
+    pthread_mutex_lock(&journal.lock);
     if (header.magic == LMCS_JOURNAL_MAGIC && header.sequence != 0) {
         journal.header = header;
         journal.at = offset;
         journal.sealed++;
     }
     journal.lost = journal.lost && offset != journal.at;
+    pthread_mutex_unlock(&journal.lock);
     return syscall(SYS_pwrite64, fd, data, bytes, offset);
 }
 
