@@ -1,10 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_parity.c - parity=bases, the default: parity of contents that others rest on. */
+/*
+ * test_parity.c - parity=bases, the default: parity of contents that others rest on.
+ *
+ * This program interposes pread, which counts the bytes of one payload that are read.
+ */
 /* ctest: timeout=600 */
 #include "test_links_support.h"
 #include "test_repair_support.h"
 
+#include <sys/syscall.h>
+
 #define PAGE 4096u
+
+static struct {
+    const struct lmcs_content *content;
+    _Atomic uint64_t read;
+} counted;
+
+ssize_t pread(int fd, void *data, size_t bytes, off_t offset)
+{
+    const uint64_t from = (uint64_t)offset, end = from + bytes;
+    for (size_t i = 0; counted.content != NULL && i < counted.content->df.part_count; i++) {
+        const struct lmcs_part_df *part = &counted.content->parts[i];
+        const uint64_t first = from > part->offset ? from : part->offset;
+        const uint64_t last = end < part->offset + part->bytes ? end : part->offset + part->bytes;
+        counted.read += last > first ? last - first : 0;
+    }
+    return syscall(SYS_pread64, fd, data, bytes, offset);
+}
 
 enum { STEPS = 14 };
 
@@ -95,6 +118,37 @@ static void damaged_bases_are_repaired(void **state)
         OK(lmcs_compact(pool, NULL, &err));
     }
     EXPECT(smallest < 256 << 10 && largest > 1 << 20);
+    close_pool(pool);
+    free_rows(states, STEPS);
+}
+
+/* The bytes that are checked are those that are encoded. */
+static void each_byte_is_read_once(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {3};
+    struct state *states[STEPS];
+    struct lmcs_content bases[256];
+    size_t bare;
+    bool made;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_rows(pool, states, STEPS, &rng);
+    OK(lmcs_compact(pool, NULL, &err));
+    const size_t count = bases_of(pool, bases, 256, &bare);
+    EXPECT(count >= 8);
+    for (size_t i = 0; i < count; i++) {
+        const struct lmcs_wanted_df wanted = lmcs_parity_by_size(bases[i].df.stored_bytes);
+        counted.read = 0;
+        counted.content = &bases[i];
+        OK(lmcs_parity_make(pool, bases[i].id, wanted.data, wanted.parity, &made, &err));
+        counted.content = NULL;
+        EXPECT(made && counted.read == bases[i].df.stored_bytes);
+        damage_content(place->pool, &bases[i], bases[i].df.stored_bytes / 2, 1);
+        (void)lmcs_parity_make(pool, bases[i].id, wanted.data, wanted.parity, &made, &err);
+        EXPECT(!made);
+    }
+    expect_repaired(pool, NULL, "parity");
+    expect_states(pool, states, STEPS);
     close_pool(pool);
     free_rows(states, STEPS);
 }
@@ -292,9 +346,9 @@ static void parity_gives_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(damaged_bases_are_repaired), IN_MEMORY(none_means_none), IN_MEMORY(later_dependents),
-        IN_MEMORY(bases_after_a_scrub),      IN_MEMORY(lines_of_links),  IN_MEMORY(geometry_by_size),
-        IN_MEMORY(parity_gives_way),
+        ON_BOTH(damaged_bases_are_repaired), ON_BOTH(each_byte_is_read_once), IN_MEMORY(none_means_none),
+        IN_MEMORY(later_dependents),         IN_MEMORY(bases_after_a_scrub),  IN_MEMORY(lines_of_links),
+        IN_MEMORY(geometry_by_size),         IN_MEMORY(parity_gives_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,7 @@
 
 #define PIECE_BYTES ((uint64_t)256 << 10) /* of each column, encoded together */
 #define BATCH_BYTES ((uint64_t)64 << 20)
+#define WHOLE_BYTES ((uint64_t)16 << 20) /* largest payload that is checked and encoded in memory, read once */
 #define MOST_ROWS   (LMCS_MAX_PARITY_DATA + LMCS_MAX_PARITY)
 
 struct shape {
@@ -147,6 +148,7 @@ struct making {
     struct lmcs_content of;
     struct lmcs_identity identity;
     struct shape shape;
+    unsigned char *payload; /* as all columns, zeros at the end; NULL: it is too large */
     struct lmcs_content made;
     uint64_t table_check;
     uint64_t read_bytes;
@@ -177,6 +179,10 @@ static void encode_piece(void *context, uint64_t unused)
     (void)unused;
     for (uint32_t i = 0; piece->status == LMCS_OK && i < shape->data; i++) {
         uint64_t at, n = data_at(shape, i, piece->first, piece->count, &at);
+        if (m->payload != NULL) {
+            columns->at[i] = m->payload + at;
+            continue;
+        }
         if (n > 0)
             piece->status = lmcs_payload_read(m->pool->media, &m->of, at, columns->at[i], n, piece->error);
         memset(columns->at[i] + n, 0, bytes - n);
@@ -237,19 +243,53 @@ static enum lmcs_status write_parity(struct making *m, struct lmcs_error *error)
     return status;
 }
 
+struct reading {
+    struct making *m;
+    enum lmcs_status status;
+    struct lmcs_error *error;
+};
+
+/* A job of the idle thread. */
+static void read_payload(void *context, uint64_t unused)
+{
+    struct reading *reading = context;
+    struct making *m = reading->m;
+    const struct shape *shape = &m->shape;
+    const uint64_t stored = m->of.df.stored_bytes, all = shape->data * shape->stripes * shape->unit;
+    (void)unused;
+    m->payload = aligned_alloc(64, all); /* units are multiples of 64 */
+    if (m->payload == NULL) {
+        reading->status = lmcs_fail_memory(reading->error);
+        return;
+    }
+    reading->status = lmcs_payload_read(m->pool->media, &m->of, 0, m->payload, stored, reading->error);
+    memset(m->payload + stored, 0, all - stored);
+}
+
 /* Scans the pinned payload first: parity of damaged bytes would preserve the damage. */
 static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *error)
 {
     struct lmcs_scan scan = {.blocks = 0};
     struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, &m->of);
+    struct reading reading = {m, LMCS_OK, error};
     m->read_bytes = m->of.df.stored_bytes;
-    enum lmcs_status status = lmcs_scan(&bytes, &m->of, &m->identity, NULL, &scan, error);
+    if (m->of.df.stored_bytes <= WHOLE_BYTES) {
+        lmcs_idle_run(read_payload, &reading, 1);
+        bytes = lmcs_bytes_of_memory(m->payload);
+    }
+    enum lmcs_status status = reading.status;
+    if (status == LMCS_OK)
+        status = lmcs_scan(&bytes, &m->of, &m->identity, NULL, &scan, error);
+    else if (status == LMCS_IO)
+        status = LMCS_DAMAGED; /* of this content alone, as for the scan */
     m->is_damaged = status == LMCS_OK && !lmcs_scan_is_clean(&scan);
     if (status == LMCS_OK && !m->is_damaged) {
         status = write_parity(m, error);
         m->worthwhile = status == LMCS_OK;
     }
     lmcs_scan_free(&scan);
+    free(m->payload);
+    m->payload = NULL;
     return status;
 }
 

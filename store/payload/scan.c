@@ -95,19 +95,30 @@ static enum lmcs_status fetch(struct scanning *s, uint64_t at, uint64_t count, u
     return status == LMCS_DAMAGED || status == LMCS_IO ? LMCS_OK : status;
 }
 
+/* Likewise; bytes in memory are not copied. The caller frees *room. */
+static enum lmcs_status find(struct scanning *s, uint64_t at, uint64_t count, const unsigned char **data,
+                             unsigned char **room, struct lmcs_error *error)
+{
+    *room = NULL;
+    enum lmcs_status status = s->bytes->memory == NULL ? fetch(s, at, count, room, error) : LMCS_OK;
+    *data = s->bytes->memory == NULL ? *room : s->bytes->memory + at;
+    return status;
+}
+
 /* ---- Raw ---- */
 
 static enum lmcs_status hash_job(void *context, uint64_t block, struct lmcs_error *error)
 {
     struct scanning *s = context;
     uint64_t bytes = lmcs_block_bytes(s->content->df.raw_bytes, block);
-    unsigned char *data;
-    enum lmcs_status status = fetch(s, block * LMC_BLOCK_BYTES, bytes, &data, error);
+    const unsigned char *data;
+    unsigned char *room;
+    enum lmcs_status status = find(s, block * LMC_BLOCK_BYTES, bytes, &data, &room, error);
     if (data != NULL)
         s->found[block] = lmc_hash128(data, bytes);
     else
         s->scan->bad[block] = 2; /* unreadable: the hash is unknown */
-    free(data);
+    free(room);
     return status;
 }
 
@@ -247,12 +258,13 @@ static enum lmcs_status frame_job(void *context, uint64_t block, struct lmcs_err
     struct scanning *s = context;
     uint64_t at;
     struct lmc_block coded = lmc_frame_block(&s->scan->frame, block, &at);
-    unsigned char *data;
-    enum lmcs_status status = fetch(s, at, coded.coded_bytes, &data, error);
+    const unsigned char *data;
+    unsigned char *room;
+    enum lmcs_status status = find(s, at, coded.coded_bytes, &data, &room, error);
     s->scan->hashes[block] = coded.raw_hash;
     if (status == LMCS_OK && (data == NULL || lmc_hash64(data, coded.coded_bytes, block) != coded.coded_hash))
         note_bad(s, block);
-    free(data);
+    free(room);
     return status;
 }
 
