@@ -509,6 +509,18 @@ def test_arrays_of_a_link_are_one_unit() -> None:
     assert units[3].pieces == tuple(once.Piece(name, 3 << 20, 4 << 20) for name in ("m", "w", "v"))
 
 
+def test_many_names_of_a_link_are_several_units() -> None:
+    """Else a unit, and a slot, would have a block of each."""
+    names = [f"w{number}" for number in range(150)]
+    needs = [[once.Need(0, name, 2 << 20, 0, 2, 7) for name in some] for some in (names, names, names[:10])]
+    share, *_ = once.shares_of(_offers(needs))
+    assert share is not None
+    assert [(len(span.names), span.readers) for span in share.spans] == [(64, (0, 1, 2)), (64, (0, 1)), (22, (0, 1))]
+    units = once.units_of(share)
+    assert sorted(piece.name for unit in units for piece in unit.pieces) == sorted(names * 2)
+    assert max(len(unit.pieces) for unit in units) == 64
+
+
 def test_units_of_a_url_have_several_tensors() -> None:
     sizes = [100, 1000, 30 << 20, 0, 5 << 20, 6 << 20, 7 << 20, 11 << 20, 1 << 20]
     needs = [

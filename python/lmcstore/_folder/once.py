@@ -8,8 +8,8 @@ there. Otherwise it tries other units first. The kernel drops the locks of a ran
 the unit that it had begun. A rank that can't decode a unit leaves the slot, and reads its own part of it. So does a
 rank that can do nothing for a while: none waits for another (tests/models/once.pml).
 
-A unit of a local pool has some blocks of a tensor, or of all arrays of a link that are loaded, which are decoded
-together. A unit of a URL has blocks of many tensors, which are fetched by few requests.
+A unit of a local pool has some blocks of a tensor, or of the arrays of a link that are loaded (64 at most), which are
+decoded together. A unit of a URL has blocks of many tensors, which are fetched by few requests.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _LEAST_IN_ALL = 4 * BLOCK_BYTES
 _MOST_BLOCKS = 8
 _MOST_PIECES = 4 * _MOST_BLOCKS
 """Blocks of a unit of several tensors, which may be names of one."""
+_MOST_NAMES = 64
+"""Tensors of a unit: its memory has four slots or more. The arrays of a link with more names are decoded again."""
 _FETCHED_BLOCKS = 16
 _SLOTS_PER_RANK = 4
 _MEMORY_BYTES = 256 << 20
@@ -204,9 +206,12 @@ def _spans(needs: list[list[Need]]) -> list[Span]:
         cuts = sorted({cut for _, need in group for cut in (need.first, need.last)})
         for first, last in itertools.pairwise(cuts):
             inside = [(index, need.name) for index, need in group if need.first <= first and last <= need.last]
-            readers = tuple(sorted({index for index, _ in inside}))
-            if len(readers) > 1:
-                spans.append(Span(rank, tuple(dict.fromkeys(name for _, name in inside)), size, first, last, readers))
+            names = tuple(dict.fromkeys(name for _, name in inside))
+            for start in range(0, len(names), _MOST_NAMES):
+                some = names[start : start + _MOST_NAMES]
+                readers = tuple(sorted({index for index, name in inside if name in some}))
+                if len(readers) > 1:
+                    spans.append(Span(rank, some, size, first, last, readers))
     return spans
 
 
