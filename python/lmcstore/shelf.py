@@ -220,7 +220,9 @@ class Shelf:
             With `lazy`: find all changes, by hashes of the tensors before and after; takes the time of reading them.
             Arrays, and tensors on devices, are then copied before.
         skip
-            Return None, and take no snapshot, if the call would have to wait for earlier snapshots.
+            Return None, and take no snapshot, if the call would have to wait for earlier snapshots. It still waits for
+            those in flight with ``wait=True``, without space for the new one, and if the new one is the first that
+            writes links (`policy`).
 
         Returns
         -------
