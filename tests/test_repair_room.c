@@ -188,6 +188,34 @@ static void parity_of_what_is_damaged(void **state)
     close_pool(pool);
 }
 
+/* Parity of more bytes than a batch reads, of contents given twice. */
+static void parity_before_of_many_bytes(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {8};
+    struct asked asked = {.calls = 0};
+    const struct lmcs_parity_turn turn = {.go_on = count_asked, .context = &asked};
+    const struct lmcs_policy policy = {.parity_of_bases = true};
+    const uint64_t bytes[] = {(uint64_t)64 << 20, 100000, 200000};
+    static const char *const names[] = {"large", "small", "middle"};
+    uint64_t contents[6];
+    struct state *noise = calloc(1, sizeof *noise);
+    for (int i = 0; i < 3; i++)
+        rng_fill(&rng, state_add(noise, names[i], LMC_U8, 1, &bytes[i])->data, bytes[i]);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "run", noise, 1);
+    for (int i = 0; i < 6; i++)
+        contents[i] = content_of(pool, "run", 1, names[i % 3]);
+    EXPECT(contents[0] < contents[1] && contents[0] < contents[2]);
+    OK(lmcs_parity_before(pool, &turn, &policy, contents, 6, &err));
+    for (int i = 0; i < 6; i++)
+        EXPECT(has_parity(pool, contents[i]));
+    EXPECT(asked.calls == 3);
+    expect_clean(pool);
+    close_pool(pool);
+    state_free(noise);
+}
+
 static void parity_waits_for_repair(void **state)
 {
     struct place *place = *state;
@@ -209,8 +237,10 @@ static void parity_waits_for_repair(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_DISK(no_room_to_repair_in),        IN_MEMORY(parity_and_a_budget),       IN_MEMORY(no_room_for_parity),
-        IN_MEMORY(parity_that_finds_no_room), IN_MEMORY(parity_of_what_is_damaged), IN_MEMORY(parity_waits_for_repair),
+        ON_DISK(no_room_to_repair_in),          IN_MEMORY(parity_and_a_budget),
+        IN_MEMORY(no_room_for_parity),          IN_MEMORY(parity_that_finds_no_room),
+        IN_MEMORY(parity_of_what_is_damaged),   IN_MEMORY(parity_waits_for_repair),
+        IN_MEMORY(parity_before_of_many_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -441,7 +441,8 @@ enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_pari
     if (batch->leaves_share)
         lmcs_region_leave_share(&region);
     batch->done = batch->entered = 0;
-    for (size_t i = 0; status == LMCS_OK && i < batch->count && bytes < BATCH_BYTES; i++) {
+    batch->is_stopped = false;
+    for (size_t i = 0; status == LMCS_OK && !batch->is_stopped && i < batch->count && bytes < BATCH_BYTES; i++) {
         items[i] = (struct making){.pool = pool, .region = &region};
         items[i].of.id = contents[i];
         status = make_one(&items[i], contents[i], wanted[i], batch->too_large, error);
@@ -457,8 +458,7 @@ enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_pari
             bytes += items[i].read_bytes;
             batch->done++;
         }
-        if (go_on != NULL && !go_on(context, items[i].read_bytes))
-            break;
+        batch->is_stopped = go_on != NULL && !go_on(context, items[i].read_bytes);
     }
     if (status == LMCS_OK)
         status = commit_batch(pool, &region, items, contents, batch->done, &batch->entered, error);

@@ -12,7 +12,8 @@ struct lmcs_parity_batch {
     struct lmcs_wanted_df wanted[LMCS_PARITY_BATCH];
     size_t count;
     bool leaves_share; /* leaves the compactor's share of room free */
-    size_t done;       /* output: contents tried */
+    size_t done;       /* output: contents tried; a batch ends after some bytes */
+    bool is_stopped;   /* output: go_on returned false */
     size_t entered;
     uint64_t too_large; /* smallest parity that found no room; UINT64_MAX: none */
     struct lmcs_error full;

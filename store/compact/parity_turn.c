@@ -334,8 +334,10 @@ enum lmcs_status lmcs_parity_before(struct lmcs_pool *pool, const struct lmcs_pa
         for (size_t i = 0; i < batch.done; i++)
             if (batch.is_damaged[i] && turn->suspect != NULL)
                 turn->suspect(turn->context, batch.contents[i]);
-        if (batch.done < batch.count) /* stopped */
+        if (batch.is_stopped)
             break;
+        while (batch.done < batch.count && next > 0 && links[next - 1] >= batch.contents[batch.done])
+            next--;
     }
     return status;
 }
