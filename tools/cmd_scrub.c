@@ -163,7 +163,20 @@ static enum lmcs_status open_pool(struct cli *cli)
     return cli->options.repair ? cli_open(cli, LMCS_OPEN_WRITE) : cli_open_any(cli);
 }
 
-/* Scrubs a pool, and adds its report. Damage is reported after all pools. */
+/* Keeps a pool's failure, and goes on to the next pool. One of a source or file outweighs damage, which is printed. */
+static enum lmcs_status pass(struct scrubbed *scrubbed, enum lmcs_status status)
+{
+    struct cli_passed *passed = &scrubbed->passed;
+    if (status == LMCS_OK || status == LMCS_CANCELLED || status == LMCS_NO_MEMORY || status == LMCS_INVALID)
+        return status;
+    if (passed->status != LMCS_DAMAGED && passed->status != LMCS_UNSUPPORTED && passed->status != LMCS_OK)
+        return LMCS_OK;
+    if (passed->status == LMCS_OK || (status != LMCS_DAMAGED && status != LMCS_UNSUPPORTED))
+        *passed = (struct cli_passed){status, scrubbed->cli->error};
+    return LMCS_OK;
+}
+
+/* Scrubs a pool, and adds its report. Failures are reported after all pools. */
 static enum lmcs_status scrub(struct scrubbed *scrubbed, struct lmcs_pool *pool, const char *file)
 {
     struct cli *cli = scrubbed->cli;
@@ -181,7 +194,7 @@ static enum lmcs_status scrub(struct scrubbed *scrubbed, struct lmcs_pool *pool,
     sum->lost += report.lost;
     sum->is_whole = report.is_whole && (file == NULL || sum->is_whole);
     sum->sources_unread += report.sources_unread;
-    return cli_pass(cli, &scrubbed->passed, status);
+    return pass(scrubbed, status);
 }
 
 /* ---- Folders -------------------------------------------------------------------------------------------------- */
@@ -195,16 +208,18 @@ static enum lmcs_status scrub_rank(struct scrubbed *scrubbed, size_t i, const ch
     pool = own;
     if (status == LMCS_IN_USE && !cli->options.repair)
         status = cli_folder_pool(cli, i, &pool);
-    if (status == LMCS_OK)
+    if (status == LMCS_OK) {
         status = scrub(scrubbed, pool, file);
-    else
-        status = cli_pass(cli, &scrubbed->passed, status);
+    } else {
+        scrubbed->sum.is_whole = false;
+        status = pass(scrubbed, status);
+    }
     if (own != NULL) {
         struct lmcs_error error;
         enum lmcs_status closed = lmcs_pool_close(own, &error);
         if (status == LMCS_OK && closed != LMCS_OK) {
             cli->error = error;
-            status = closed;
+            status = pass(scrubbed, closed);
         }
     }
     return status;
@@ -319,7 +334,7 @@ static enum lmcs_status run(struct cli *cli)
     status = cli->folder != NULL ? scrub_folder(&scrubbed) : scrub(&scrubbed, cli->pool, NULL);
     status = cli_passed(cli, &scrubbed.passed, status);
     bool done = status == LMCS_OK || status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED || status == LMCS_FULL ||
-                report->sources_unread > 0;
+                report->sources_unread > 0 || cli->folder != NULL;
     if (cli->options.json)
         report_json(cli, status, report);
     else if (done && report->contents > 0)
@@ -344,7 +359,7 @@ const struct cli_command cmd_scrub = {
         "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d makes\n"
         "the writing process do both, a little at a time.\n\n"
         "Of the folder of a run, all pools are scrubbed, or a sample of each, or their parts of each ADDRESS; FILE\n"
-        "may be the folder of a copy.",
+        "may be the folder of a copy. A pool whose scrub fails does not keep the others from theirs.",
     .options = "sample rate repair from wait force-network json",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,

@@ -211,6 +211,28 @@ def test_damage_is_found_and_repaired_from_a_copy(run: Path, place: Path) -> Non
     assert as_json("verify", run)["ok"] is True
 
 
+def damage_large(run: Path) -> None:
+    """Damage the last snapshot's parts of two ranks."""
+    large = run_folder.arrays(30)["large"]
+    for rank, first in ((1, 100_000), (2, 200_000)):
+        flip_bit(run / RANKS[rank], find(run / RANKS[rank], large[first : first + 10_000].tobytes()))
+
+
+def test_a_source_that_lacks_a_pool_does_not_keep_the_others_from_repair(run: Path, place: Path) -> None:
+    other = copy(run, place / "copy")
+    damage_large(run)
+    (other / RANKS[0]).unlink()
+    done = as_json("scrub", run, "--repair", "--from", other, code=1)
+    assert (done["found"], done["repaired"], done["lost"], done["whole"]) == (2, 2, 0, False)
+    assert RANKS[0] in done["error"]["message"]
+    damage_large(run)
+    done = as_json("scrub", run, "--repair", "--from", place / "none", "--from", other, code=1)
+    assert (done["repaired"], done["lost"], done["whole"]) == (2, 0, False) and "none" in done["error"]["message"]
+    printed = text("scrub", run, "--repair", "--from", other, code=1)
+    assert "no damage" in printed and "everything was checked" not in printed
+    assert as_json("verify", run)["ok"] is True
+
+
 def test_parts_of_a_run_are_scrubbed(run: Path, place: Path) -> None:
     whole = as_json("scrub", run)["contents"]
     one, several = (as_json("scrub", run, address)["contents"] for address in ("run@3", "run@2..3"))

@@ -448,6 +448,23 @@ def test_scrub_reads_and_repairs_parts(run: Path, place: Path) -> None:
         check(run, [10, 20, 30])
 
 
+def test_a_source_that_lacks_a_pool_does_not_keep_the_others_from_repair(run: Path, place: Path) -> None:
+    from test_cli import find, flip_bit
+
+    subprocess.run(["cp", "-r", "--sparse=always", run, place / "copy"], check=True)
+    (place / "copy" / RANKS[0]).unlink()
+    flip_bit(run / RANKS[1], find(run / RANKS[1], run_folder.arrays(30)["large"][100_000:110_000].tobytes()))
+    with lmcstore.open(run, mode="r+") as store:
+        with pytest.raises(lmcstore.NotFoundError, match=RANKS[0]) as failed:
+            store.scrub(repair=True, sources=[place / "copy"])
+        report = failed.value.report
+        assert (report["damages"], report["repaired"], report["is_whole"]) == (1, 1, False)
+        assert report["list"][0]["what"].startswith(RANKS[1])
+        with pytest.raises(lmcstore.InvalidError):
+            store.scrub(sources=[place / "copy"])
+    check(run, [10, 20, 30])
+
+
 def _damage_record(folder: Path, number: int) -> None:
     """Damage the record of a snapshot, by the group of its parts that it names."""
     with lmcstore.open(folder / RANKS[0], mode="r") as store:

@@ -18,7 +18,17 @@ from .._state.nodes import Branch, Leaf, Node
 from .._text.arguments import file_path, within
 from .._text.similar import listed
 from ..diff import Diff
-from ..errors import DamagedError, ExistsError, InUseError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from ..errors import (
+    DamagedError,
+    Error,
+    ExistsError,
+    InUseError,
+    InvalidError,
+    NotFoundError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    UnsupportedError,
+)
 from ..shelf import Pruned, Removal, Shelf
 from ..snapshot import Progress, Snapshot
 from ..store import Store
@@ -229,7 +239,8 @@ class FolderStore(Store):
         """Scrub all pools, as `Store.scrub` does for one, and return the sums.
 
         ``remote`` is that of the pool with the most. ``list`` has the damages of all pools, with the files' names. A
-        repair needs mode "r+". A folder among the `sources` is a copy of the run, or a dump.
+        repair needs mode "r+". A folder among the `sources` is a copy of the run, or a dump. A failure of one pool's
+        scrub is raised after the others, with the sums as ``report``.
         """
         names = None if what is None else (what,) if isinstance(what, str) else tuple(what)
         records = super().scrub
@@ -247,19 +258,38 @@ class FolderStore(Store):
         sources: Iterable[str | os.PathLike[str]],
         repairs: bool,
     ) -> dict[str, Any]:
-        """Scrub this store's records and the ranks' pools by a function, and return the sums."""
+        """Scrub this store's records and the ranks' pools by a function, and return the sums.
+
+        A pool whose scrub fails does not keep the others from theirs. The first failure is raised at the end.
+        """
+        failed: Error | None = None
+
+        def attempt(store: Store, file: str, addresses: Sequence[str] | None) -> dict[str, Any]:
+            nonlocal failed
+            try:
+                return scrub(store, file, addresses, _sources_of(sources, file))
+            except Error as error:
+                if error.report is None or isinstance(error, InvalidError | OutOfMemoryError):
+                    raise
+                failed = failed or error
+                report: dict[str, Any] = error.report
+                return report
+
         places = None if names is None else self._places(names)
-        total = scrub(self, RECORDS, names, _sources_of(sources, RECORDS))
+        total = attempt(self, RECORDS, names)
         for file, store in self._rank_stores(repairs).items():
             addresses = None if places is None else places.get(file, [])
             if addresses == []:
                 continue
-            report = scrub(store, file, addresses, _sources_of(sources, file))
+            report = attempt(store, file, addresses)
             for name, value in report.items():
                 if type(value) is int:
                     total[name] = max(total[name], value) if name == "remote" else total[name] + value
             total["is_whole"] = total["is_whole"] and report["is_whole"]
             total["list"] += [{**damage, "what": f"{file}: {damage['what']}"} for damage in report["list"]]
+        if failed is not None:
+            failed.report = total
+            raise failed
         return total
 
     def _rank_stores(self, repair: bool) -> dict[str, Store]:
@@ -415,9 +445,11 @@ def _sources_of(sources: Iterable[str | os.PathLike[str]], file: str) -> list[st
     """Return the sources for the repair of a pool: of folders the pool, or the archive, of its name."""
     found = []
     for source in map(file_path, [sources] if isinstance(sources, str | os.PathLike) else sources):
-        names = (file, file.removesuffix(".pool") + ARCHIVE) if os.path.isdir(source) else ()
-        there = [os.path.join(source, name) for name in names if os.path.lexists(os.path.join(source, name))]
-        found.append(there[0] if there else source)
+        if os.path.isdir(source):
+            pool = os.path.join(source, file)
+            archive = pool.removesuffix(".pool") + ARCHIVE
+            source = archive if os.path.lexists(archive) and not os.path.lexists(pool) else pool
+        found.append(source)
     return found
 
 
