@@ -435,7 +435,7 @@ def test_scrub_reads_and_repairs_parts(run: Path, place: Path) -> None:
         with pytest.raises(lmcstore.NotFoundError):
             store.scrub("none")
     subprocess.run(["cp", "-r", "--sparse=always", run, place / "copy"], check=True)
-    for source in (place / "dumped", place / "copy"):
+    for source in (place / "dumped", place / "copy", iter([str(place / "dumped")])):
         flip_bit(run / RANKS[1], find(run / RANKS[1], run_folder.arrays(30)["large"][100_000:110_000].tobytes()))
         with lmcstore.open(run, mode="r") as store:
             assert store.scrub("run@2")["damages"] == 0

@@ -263,11 +263,12 @@ class FolderStore(Store):
         A pool whose scrub fails does not keep the others from theirs. The first failure is raised at the end.
         """
         failed: Error | None = None
+        paths = [file_path(one) for one in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
 
         def attempt(store: Store, file: str, addresses: Sequence[str] | None) -> dict[str, Any]:
             nonlocal failed
             try:
-                return scrub(store, file, addresses, _sources_of(sources, file))
+                return scrub(store, file, addresses, _sources_of(paths, file))
             except Error as error:
                 if error.report is None or isinstance(error, InvalidError | OutOfMemoryError):
                     raise
@@ -441,10 +442,10 @@ def _add(report: dict[str, Any], file: str, other: dict[str, Any]) -> None:
     report["list"] += [{**damage, "what": f"{file}: {damage['what']}"} for damage in other["list"]]
 
 
-def _sources_of(sources: Iterable[str | os.PathLike[str]], file: str) -> list[str]:
+def _sources_of(sources: Iterable[str], file: str) -> list[str]:
     """Return the sources for the repair of a pool: of folders the pool, or the archive, of its name."""
     found = []
-    for source in map(file_path, [sources] if isinstance(sources, str | os.PathLike) else sources):
+    for source in sources:
         if os.path.isdir(source):
             pool = os.path.join(source, file)
             archive = pool.removesuffix(".pool") + ARCHIVE
