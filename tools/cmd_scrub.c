@@ -3,8 +3,10 @@
 #include "folder.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char *state_name(enum lmcs_damage_state state)
 {
@@ -199,7 +201,7 @@ static enum lmcs_status scrub(struct scrubbed *scrubbed, struct lmcs_pool *pool,
 
 /* ---- Folders -------------------------------------------------------------------------------------------------- */
 
-/* Scrubs a rank's pool. A folder of --from is a copy of the run: the pool of the same name in it is the source. */
+/* Scrubs a rank's pool. */
 static enum lmcs_status scrub_rank(struct scrubbed *scrubbed, size_t i, const char *file)
 {
     struct cli *cli = scrubbed->cli;
@@ -225,7 +227,25 @@ static enum lmcs_status scrub_rank(struct scrubbed *scrubbed, size_t i, const ch
     return status;
 }
 
-/* Replaces folders among the sources by their pools of a name. The caller frees these, whose bits are in *owned. */
+/* Returns the path of a pool in a folder, or of its archive if there is only that. NULL: no memory. */
+static char *copy_in(const char *folder, const char *file)
+{
+    struct stat info;
+    char archive[NAME_MAX + 1];
+    char *pool = cli_folder_path(folder, file);
+    if (pool == NULL || lstat(pool, &info) == 0)
+        return pool;
+    snprintf(archive, sizeof archive, "%.*s" CLI_ARCHIVE, (int)(strlen(file) - strlen(".pool")), file);
+    char *path = cli_folder_path(folder, archive);
+    if (path != NULL && lstat(path, &info) == 0) {
+        free(pool);
+        return path;
+    }
+    free(path);
+    return pool;
+}
+
+/* Replaces folders among the sources by their files of a pool. The caller frees these, whose bits are in *owned. */
 static enum lmcs_status set_sources(struct scrubbed *scrubbed, const char *file, const char **sources, uint64_t *owned)
 {
     struct cli *cli = scrubbed->cli;
@@ -234,8 +254,9 @@ static enum lmcs_status set_sources(struct scrubbed *scrubbed, const char *file,
     *owned = 0;
     for (size_t i = 0; i < cli->options.from.count; i++) {
         const char *source = cli->options.from.items[i];
-        if (cli_is_folder(source)) {
-            source = cli_folder_path(source, file);
+        struct stat info;
+        if (stat(source, &info) == 0 && S_ISDIR(info.st_mode)) {
+            source = copy_in(source, file);
             if (source == NULL)
                 return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
             *owned |= (uint64_t)1 << scrubbed->options.from_count;
@@ -359,7 +380,7 @@ const struct cli_command cmd_scrub = {
         "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d makes\n"
         "the writing process do both, a little at a time.\n\n"
         "Of the folder of a run, all pools are scrubbed, or a sample of each, or their parts of each ADDRESS; FILE\n"
-        "may be the folder of a copy. A pool whose scrub fails does not keep the others from theirs.",
+        "may be the folder of a copy or of a dump. A pool whose scrub fails does not keep the others from theirs.",
     .options = "sample rate repair from wait force-network json",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,

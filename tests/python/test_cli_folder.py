@@ -233,6 +233,15 @@ def test_a_source_that_lacks_a_pool_does_not_keep_the_others_from_repair(run: Pa
     assert as_json("verify", run)["ok"] is True
 
 
+def test_a_run_is_repaired_from_its_dump(run: Path, place: Path) -> None:
+    cli("dump", run, "-o", place / "dumped")
+    damage_large(run)
+    done = as_json("scrub", run, "--repair", "--from", place / "dumped")
+    assert (done["found"], done["repaired"], done["lost"], done["whole"]) == (2, 2, 0, True)
+    assert as_json("verify", run)["ok"] is True
+    assert "records.pool" in error("scrub", run, "--repair", "--from", place, status="not found")
+
+
 def test_parts_of_a_run_are_scrubbed(run: Path, place: Path) -> None:
     whole = as_json("scrub", run)["contents"]
     one, several = (as_json("scrub", run, address)["contents"] for address in ("run@3", "run@2..3"))
