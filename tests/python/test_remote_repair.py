@@ -14,10 +14,11 @@ import lmcstore
 import numpy as np
 import pytest
 from command import NEEDS_BIN
-from lmcstore._remote import codec, outline, state, sweep
+from lmcstore._remote import codec, outline, repair, state, sweep
 from lmcstore._remote.place import Place
 from lmcstore._remote.push import Pusher
 from lmcstore._remote.verify import verify
+from lmcstore.remote import mend
 from test_cli_remote import cli
 from test_remote_push import expect, fill, pulled
 from test_remote_sweep import pass_hours
@@ -120,6 +121,40 @@ def test_a_pool_is_repaired_from_a_run(pool_path: str, url: str, tmp_path: Path)
     with lmcstore.open(pool_path, "r") as store:
         assert store.scrub()["damages"] == 0
         assert np.array_equal(store["run"][2]["w"], weights)
+
+
+@pytest.mark.parametrize("wanted", [["b@1"], ["b@1", "c@1"]])
+def test_a_pool_is_repaired_from_one_snapshot_of_any_holder(
+    pool_path: str, memory: str, monkeypatch: pytest.MonkeyPatch, wanted: list[str]
+) -> None:
+    """The run lacks the first holder's shelf; of the other, one snapshot is read, or another if it is damaged."""
+    weights = np.random.default_rng(7).standard_normal((640, 1024)).astype(np.float32)
+    fetched: list[str] = []
+
+    class Noted(repair.Puller):
+        def __init__(self, store: lmcstore.Store, place: Place, what: list[str]) -> None:
+            fetched.extend(what)
+            super().__init__(store, place, what)
+
+    monkeypatch.setattr(repair, "Puller", Noted)
+    with lmcstore.open(pool_path, size="256MiB", background=False) as store:
+        store["a"].snapshot({"w": weights})
+        store["a"][-1].fork("b")
+        store["a"][-1].fork("c")
+        for step in (1, 2):
+            store["b"].snapshot({"w": weights, "step": np.full(1000, step)}, step=step)
+        store.push(memory, ["b", "c"])
+    if len(wanted) > 1:
+        with Place(memory) as place:
+            first = state.read(place).shelf("b").entry(1)
+        assert first is not None
+        damaged(memory, first.archive.object + "/000000", "flipped")
+    damage(pool_path, weights[:1].tobytes(), 2 * 1024 * 1024 - 4)
+    with lmcstore.open(pool_path, "r+", background=False) as store:
+        done = mend(store, [], [memory], [])
+        assert (done["damages"], done["repaired"], done["lost"]) == (1, 1, 0)
+        assert np.array_equal(store["b"][2]["w"], weights)
+    assert fetched == wanted
 
 
 def test_a_rate_is_kept(store: lmcstore.Store, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedError, NotFoundError, UnsupportedError
@@ -170,19 +170,38 @@ def scrub(
 
 
 def _fetch(store: Store, copies: Store, place: Place, damages: list[dict[str, Any]]) -> int:
-    """Restore, of each damage, the first snapshot that needs it and that the run has; return how many."""
-    now, wanted = state.read(place), set()
-    for holder in (holder for one in damages if one["state"] == "lost" for holder in one["holders"][:1]):
-        there = now.find(holder["shelf"])
-        entries = () if there is None else there.entries(holder["first"], holder["last"])
-        shown = (entry for entry in entries if not entry.hidden)
-        wanted |= {f"{holder['shelf']}@{entry.number}" for entry in shown if _is_of(store, holder["shelf"], entry)}
-    for address in sorted(wanted):
-        try:
-            Puller(copies, place, [address]).pull()
-        except _DAMAGE as error:
-            log.warning("%s", error)
-    return len(wanted)
+    """Restore, of each loss, one snapshot that needs it and that the run has; return how many were tried."""
+    now, tried = state.read(place), dict[str, bool]()
+    for damage in damages:
+        for address in _found(store, now, damage["holders"]) if damage["state"] == "lost" else ():
+            if address not in tried:
+                tried[address] = _is_restored(copies, place, address)
+            if tried[address]:
+                break
+    return len(tried)
+
+
+def _found(store: Store, now: state.State, holders: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield addresses of the holders' snapshots that the run has.
+
+    Of each holder: the first snapshot, and those that do not rest on another, whose archive may be damaged.
+    """
+    for holder in holders:
+        there, is_first = now.find(holder["shelf"]), True
+        for entry in () if there is None else there.entries(holder["first"], holder["last"]):
+            rests = entry.base != 0 and entry.key is None
+            if (is_first or not rests) and not entry.hidden and _is_of(store, holder["shelf"], entry):
+                is_first = False
+                yield f"{holder['shelf']}@{entry.number}"
+
+
+def _is_restored(copies: Store, place: Place, address: str) -> bool:
+    try:
+        Puller(copies, place, [address]).pull()
+    except _DAMAGE as error:
+        log.warning("%s", error)
+        return False
+    return True
 
 
 def _is_of(store: Store, shelf: str, entry: Entry) -> bool:
