@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from lmcstore._remote.place import Place
 from lmcstore._remote.push import Pusher
 from test_remote_push import expect, fill, pulled
 from test_remote_ranks import push, save
-from test_remote_repair import damaged
+from test_remote_repair import damaged, sweep_later, tensors, unreadable
 
 
 @pytest.fixture
@@ -293,3 +294,41 @@ def test_everything_at_once(store: lmcstore.Store, memory: str, tmp_path: Path) 
         assert store.push(memory, repair=True)["left"] == []
         with pulled(memory, tmp_path) as copy:
             expect(copy, [1, 2, 3, 4])
+
+
+@pytest.mark.usefixtures("_small_nodes")
+def test_a_node_is_not_replaced_by_a_part_of_it(store: lmcstore.Store, memory: str) -> None:
+    """The pool has only one of its two snapshots, and no commit has the other."""
+    small(store, 1, 8, memory)
+    with Place(memory) as place:
+        for number in range(1, state.last_number(place)):
+            place.put(state.log_name(number), codec.stub())
+    store["run"].remove(1)
+    name = next(name for name in nodes_of(memory) if name.startswith("index/1-2-"))
+    with Place(memory) as place:
+        data = place.get(name)
+    damaged(memory, name, "missing")
+    with pytest.raises(lmcstore.DamagedError, match=f"{name}.*snapshots 1 to 2"):
+        store.push(memory, repair=True)
+    with Place(memory) as place:  # from a backup of the bucket
+        place.put(name, data)
+    check(memory, store, [*range(1, 9)])
+
+
+@pytest.mark.usefixtures("_small_nodes")
+def test_later_keys_need_no_archive_of_a_lost_node(store: lmcstore.Store, memory: str) -> None:
+    """The pool sends the node's snapshots anew. A sweep then deletes the archives that keys had bytes of."""
+    store.shelf("run", create=True).policy = "links=3"
+    with Place(memory) as place, contextlib.closing(Pusher(store, place, (), False)) as pusher:
+        for step in range(1, 9):  # each in an object of its own
+            store["run"].snapshot(tensors(step), step=step)
+            pusher.push(waits=True)
+        keys = [one.key for one in state.read(place).shelf("run").entries(3) if one.key is not None]
+        assert keys and min(key.first for key in keys) <= 2
+        for number in range(1, state.last_number(place)):
+            place.put(state.log_name(number), codec.stub())
+    damaged(memory, next(name for name in nodes_of(memory) if name.startswith("index/1-2-")), "missing")
+    done = store.push(memory, repair=True)
+    assert done["left"] == [] and done["repaired"] > 1
+    sweep_later(memory)
+    assert unreadable(memory) == []

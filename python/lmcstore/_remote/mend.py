@@ -21,7 +21,10 @@ log = logging.getLogger("lmcstore")
 _DAMAGE = (DamagedError, NotFoundError)
 _MOST_BACK = 1000
 _READS = 4
-_ADVICE = "Pull what is readable, push the pool to a new URL, and then what it lacks"
+_ADVICE = (
+    "If the bucket keeps older versions of objects, or has a backup, bring this one back. Else pull what is readable, "
+    "push the pool to a new URL, and then what it lacks"
+)
 
 
 # The newest commit
@@ -129,7 +132,7 @@ def gone(pusher: Pusher, name: str) -> Iterator[Entry]:
 
 
 def nodes(pusher: Pusher, name: str) -> int:
-    """Store the damaged nodes of a shelf again; return how many. DamagedError: nothing has the snapshots of one.
+    """Store the damaged nodes of a shelf again; return how many. DamagedError: nothing has all snapshots of one.
 
     The entries of a node are in the commits before it was written. Those of later changes, such as keys, are not: then
     the pool's snapshots are sent anew where a commit lacks them.
@@ -147,7 +150,7 @@ def nodes(pusher: Pusher, name: str) -> int:
         else:
             where = pusher._place.where(node.object)
             what = f"{where} (snapshots {node.first} to {node.last} of shelf {name!r}) is damaged"
-            raise DamagedError(f"{what}, and neither a commit nor {pusher._store.path} has them. {_ADVICE}")
+            raise DamagedError(f"{what}, and neither a commit nor {pusher._store.path} has all of them. {_ADVICE}")
     return repaired
 
 
@@ -184,14 +187,17 @@ def _before(now: state.State, name: str, node: Node) -> list[Entry] | list[Node]
 
 
 def _renewed(pusher: Pusher, name: str, node: Node, early: list[Entry]) -> bool:
-    """Replace a node of entries by those of an early commit, and by snapshots that are sent anew; whether any are."""
+    """Replace a node of entries by those of an early commit, and by snapshots that are sent anew.
+
+    False: some stay missing. A node without them would let a sweep delete their archives.
+    """
     entries = {entry.number: _described(pusher, name, entry) for entry in early}
     last: Entry | None = None
     for number in pusher._numbers(name, node.first, node.last):
         if number not in entries and (sent := pusher.send(name, number, last)) is not None:
             entries[number] = sent
         last = entries.get(number)
-    if not entries:
+    if sum(not entry.hidden for entry in entries.values()) < max(1, node.stored - node.hidden):
         return False
 
     def apply(draft: state.State) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedError, NotFoundError, UnsupportedError
-from . import state
-from .codec import Entry
+from . import outline, state
+from .codec import Archive, Entry
 from .place import Place
 from .pull import Progress, Puller
 
@@ -76,10 +76,25 @@ class Verifier(Puller):
         return True
 
     def check_key(self, shelf: state.Shelf, entry: Entry) -> None:
-        """Restore an entry's key."""
+        """Restore an entry's key. DamagedError also: no entry names an object with its payloads."""
         assert entry.key is not None
+        if entry.key.first:
+            self._check_objects(shelf, entry, entry.key)
         self.keys._pull_chain(shelf, [(entry, entry.key)], set(), [])
         self.keys._forget(shelf.name, entry.number + 1)
+
+    def _check_objects(self, shelf: state.Shelf, entry: Entry, key: Archive) -> None:
+        """DamagedError: a key has payloads of an object that a sweep deletes, since no entry names it."""
+        found = outline.unpack(b"".join(self._place.get_ranges(key.outline_ranges())), self._place.where(key.object))
+        named = key.objects()
+        for one in shelf.entries(key.first, entry.number):
+            named |= one.archive.objects() | (one.key.objects() if one.key is not None else set())
+        lost = next((name for _, name, _, _ in found.located(key) if name not in named), None)
+        if lost is not None:
+            raise DamagedError(
+                f"{self._what(shelf, entry)}: its key has bytes of {self._place.where(lost)}, which no snapshot names, "
+                f"so that a sweep will delete it. Pull {shelf.name}@{entry.number} into the pool, and push --repair"
+            )
 
     def _forget(self, shelf: str, number: int) -> None:
         """Remove all older snapshots, so that the pool stays small."""
