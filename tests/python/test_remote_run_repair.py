@@ -15,6 +15,7 @@ from command import NEEDS_BIN
 from lmcstore._remote import state, sweep
 from lmcstore._remote.command import main
 from lmcstore._remote.place import Place
+from test_cli import find, flip_bit
 from test_cli_remote import cli
 from test_remote_ranks import RANKS, check_url, node, pulled, push, save
 from test_remote_repair import damaged
@@ -50,6 +51,31 @@ def objects_of(url: str) -> list[tuple[str, str]]:
     for name in now.ranks or ():
         found += objects_of(f"{url}/{name}")
     return found
+
+
+@NEEDS_BIN
+@pytest.mark.usefixtures("remote_on_path")
+@pytest.mark.parametrize("has_url", [False, True])
+def test_a_record_is_repaired_from_another_machine_or_the_run(run: Path, url: str, has_url: bool) -> None:
+    """The machine has the pools of some ranks only, so that its folder can't be opened for changes."""
+    first, second = node(run, "first", (0, 1)), node(run, "second", (2, 3))
+    if has_url:
+        push(run, url)
+    with lmcstore.open(first / RANKS[0], "r") as store:
+        group = store["run"][2]._info["group"]
+    flip_bit(first / "records.pool", find(first / "records.pool", group))
+    with lmcstore.open(first, "r") as store, pytest.raises(lmcstore.DamagedError) as failure:
+        store.verify()
+    command = f"lmc-store scrub {first}/records.pool --repair --from "
+    assert command in str(failure.value)
+    if not has_url:
+        with pytest.raises(lmcstore.DamagedError, match=command):
+            push(first, url)
+    source = url if has_url else second / "records.pool"
+    assert "1 repaired" in cli("scrub", first / "records.pool", "--repair", "--from", source).stdout
+    for folder in (first, second):
+        push(folder, url)
+    check_url(url, [10, 20, 30])
 
 
 @pytest.mark.parametrize("how", ["missing", "flipped"])

@@ -46,6 +46,14 @@ def lacking(folder: str) -> NotFoundError:
     )
 
 
+def with_source(error: DamagedError, path: str) -> DamagedError:
+    """Return an error of a damaged record with the places of intact copies. `path`: of the pool of records."""
+    return DamagedError(
+        f"{error}. The {RECORDS} of another machine has this record, too, and so has the run at a URL that it was "
+        f"pushed to: lmc-store scrub {path} --repair --from FILE-OR-URL"
+    )
+
+
 def is_restoring(folder: str) -> bool:
     """Whether lmc-store is restoring the folder, or was killed."""
     return os.path.lexists(os.path.join(folder, RESTORING))

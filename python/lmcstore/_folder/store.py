@@ -36,7 +36,7 @@ from .dumps import ARCHIVE, Dump, Restore, paths_of
 from .joined import Handle, Joined
 from .opaque import Opaque
 from .operations import Operations, joined_policy, policy_words
-from .ranks import RECORDS, Ranks, is_restoring, lacking, rank_files, run_url
+from .ranks import RECORDS, Ranks, is_restoring, lacking, rank_files, run_url, with_source
 from .record import Record, read, read_head
 from .structure import Structure
 from .whole import Comparison, export
@@ -713,7 +713,14 @@ class FolderSnapshot(Snapshot):
 
     def _record_alone(self) -> _Numbered:
         """Read the record, without the parts."""
-        return _Numbered(self.number, read_head(super()._decode()))
+        return _Numbered(self.number, read_head(self._decode_record()))
+
+    def _decode_record(self) -> Decoded:
+        try:
+            return super()._decode()
+        except DamagedError as error:
+            path = self._shelf._store._pool.info()["path"]
+            raise with_source(error, path) if os.path.basename(path) == RECORDS else error from None
 
     def _record(self) -> Record:
         return self._decode().handle.record
@@ -728,7 +735,7 @@ class FolderSnapshot(Snapshot):
         return self._joined
 
     def _handle_of_ranks(self) -> tuple[Decoded, Handle]:
-        decoded = super()._decode()
+        decoded = self._decode_record()
         return decoded, Handle(self._shelf.name, decoded, read(decoded), self._shelf._store._ranks)
 
 

@@ -29,7 +29,7 @@ from ..errors import DamagedError, Error, InputOutputError, InUseError, InvalidE
 from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
-from .ranks import RECORDS, is_restoring, lacking, rank_file, rank_files
+from .ranks import RECORDS, is_restoring, lacking, rank_file, rank_files, with_source
 from .record import Part, Record, read_head
 from .removed import Removed
 
@@ -384,7 +384,7 @@ def settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> 
         if commit is None:
             log.warning(
                 "%s: %s@%d stays undecided, since a damaged record may name it: mend or remove that record, which "
-                "lmc-store verify names",
+                "lmc-store verify names. Its message has the command",
                 pool.info()["path"],
                 shelf,
                 number,
@@ -412,7 +412,8 @@ def newest_record(records: Shelf) -> Record | None:
         try:
             return read_head(snapshot._decode())
         except DamagedError as error:
-            log.warning("%s: %s is passed over: %s", records.store.path, snapshot._address, error)
+            path = records.store.path
+            log.warning("%s: %s is passed over: %s", path, snapshot._address, with_source(error, path))
     return None
 
 
