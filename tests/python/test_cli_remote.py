@@ -100,6 +100,9 @@ def test_older_snapshots_that_are_not_there(pool: str, url: str) -> None:
     cli("push", pool, url, "run@4")
     assert "3 snapshots of run can't be sent any more" in cli("push", pool, url).stdout
     assert f"to {url}; 3 older snapshots of the pool are not there\n" in cli("info", pool).stdout
+    shown = cli("info", url).stdout
+    assert ", newest 4 (step 4) of " in shown and "; 3 older are not there (removed, or never sent)\n" in shown
+    assert json.loads(cli("info", url, "--json").stdout)["shelves"][0]["absent"] == 3
     with lmcstore.open(pool, "r") as store:
         assert [one["missing"] for one in store.info()["pushed"]] == [3]
 

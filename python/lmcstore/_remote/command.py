@@ -151,7 +151,10 @@ def _info(arguments: argparse.Namespace) -> dict[str, Any]:
             if latest is not None:
                 found |= {"step": latest.step, "time": latest.time_ns / 1e9}
                 step = "" if latest.step is None else f" (step {latest.step})"
-                newest = f", safe up to {latest.number}{step} of {_time(latest.time_ns)}"
+                found["absent"] = absent = latest.number - shelf.shown
+                newest = f", {'newest' if absent else 'safe up to'} {latest.number}{step} of {_time(latest.time_ns)}"
+                if absent:
+                    newest += f"; {absent} older {'is' if absent == 1 else 'are'} not there (removed, or never sent)"
             shelves.append(found)
             _say(arguments, f"{printable(shelf.name)}: {_snapshots(shelf.shown)}{newest}")
         written = _time(now.time_ns) if now.number else "-"
