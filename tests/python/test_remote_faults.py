@@ -38,6 +38,39 @@ def count(proxy: Proxy, work: Any) -> int:
     return len(proxy.requests) - before
 
 
+NO_HOST = 'Generic HTTP error: error sending request\n\nDebug source:\nConnect, "dns error", failed to lookup address'
+
+
+def test_an_open_does_not_wait_for_an_unknown_host(store: lmcstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push does, since the network of its machine may come back; so do reads once the server has answered."""
+    GenericError = pytest.importorskip("obstore.exceptions").GenericError
+    url, tries, answers = f"memory://{secrets.token_hex(8)}", 0, False
+    fill(store, 1, 2)
+    store.push(url)
+    monkeypatch.setattr("lmcstore._remote.place._FIRST_PAUSE_S", 0.001)
+    get = files.MemoryClient.get
+
+    def fails(client: files.MemoryClient, name: str, most: int) -> bytes:
+        nonlocal tries
+        if answers:
+            return get(client, name, most)
+        tries += name == state.HEAD
+        raise GenericError(NO_HOST)
+
+    monkeypatch.setattr(files.MemoryClient, "get", fails)
+    for work, most in ((lmcstore.open, 2), (store.push, _ATTEMPTS)):
+        tries = 0
+        with pytest.raises(lmcstore.InputOutputError, match="the name of its host was not found"):
+            work(url)
+        assert tries == most
+    answers = True
+    with lmcstore.open(url) as there:
+        answers, tries = False, 0
+        with pytest.raises(lmcstore.InputOutputError):
+            there._pool.refresh()  # type: ignore[attr-defined]
+        assert tries == _ATTEMPTS
+
+
 @pytest.mark.parametrize("follows", [False, True])
 def test_snapshots_that_leave_the_pool_during_a_push(
     store: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follows: bool

@@ -102,7 +102,7 @@ def _ls(arguments: argparse.Namespace) -> dict[str, Any]:
         raise InvalidError(
             f"ls: of a URL, only shelves are listed, not {arguments.shelf!r}; lmcstore.open(URL) reads it"
         )
-    with Place(arguments.url) as place:
+    with Place(arguments.url, hurries=True) as place:
         now = state.read(place)
         names = [arguments.shelf] if arguments.shelf else [shelf.name for shelf in now.shelves]
         shelves = []
@@ -124,7 +124,7 @@ def _ls(arguments: argparse.Namespace) -> dict[str, Any]:
 def _log(arguments: argparse.Namespace) -> dict[str, Any]:
     from . import state
 
-    with Place(arguments.url) as place:
+    with Place(arguments.url, hurries=True) as place:
         now = state.read(place)
         names = [arguments.shelf] if arguments.shelf else [shelf.name for shelf in now.shelves]
         snapshots = []
@@ -141,7 +141,7 @@ def _log(arguments: argparse.Namespace) -> dict[str, Any]:
 def _info(arguments: argparse.Namespace) -> dict[str, Any]:
     from . import state
 
-    with Place(arguments.url) as place:
+    with Place(arguments.url, hurries=True) as place:
         now = state.read(place)
         shelves = []
         for shelf in now.shelves:

@@ -30,6 +30,7 @@ _ATTEMPTS = 6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _DEFAULT_TIMEOUT_S = 120.0
 _LONGEST_TRYING_S = 180.0
+_HURRIED_ATTEMPTS, _LONGEST_HURRY_S = 2, 2.0
 _EXPECTED_BYTES = 16 << 20
 _AT_ONCE_BYTES = 4 << 20
 _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
@@ -44,6 +45,7 @@ _ENDPOINTS = {
 _FINAL_STATUS = re.compile(r"status code: 4(?!08|09|25|29)\d\d")
 _FULL = re.compile("QuotaExceeded|InsufficientStorage|StorageFull|status code: 507")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)")
+_NO_HOST = "dns error"
 _T = TypeVar("_T")
 
 
@@ -110,14 +112,22 @@ class Place:
     """The objects under a URL. Several threads may use it.
 
     Each request is tried several times, for a bounded time. Names are relative to the URL. `pace` limits the bytes
-    that are written in a second, and `read_pace` those of ranges that are read.
+    that are written in a second, and `read_pace` those of ranges that are read. `hurries`: a user waits, so a host that
+    is not found is reported soon, unless the server has answered before.
     """
 
     def __init__(
-        self, url: str, parallel: int = PARALLEL, pace: Pace | None = None, read_pace: Pace | None = None
+        self,
+        url: str,
+        parallel: int = PARALLEL,
+        pace: Pace | None = None,
+        read_pace: Pace | None = None,
+        *,
+        hurries: bool = False,
     ) -> None:
         self.url, self._client = _client(url)
         self._parallel, self.pace, self.read_pace = parallel, pace, read_pace
+        self._hurries = hurries
         self._expected: dict[str, Future[bytes]] = {}
         self.renew()
         forked.add(self)
@@ -129,7 +139,7 @@ class Place:
         """Return the place of a folder in this one."""
         if isinstance(self._client, FolderClient):
             self._client.check(f"{name}/")
-        return Place(f"{self.url}/{name}", self._parallel, self.pace, self.read_pace)
+        return Place(f"{self.url}/{name}", self._parallel, self.pace, self.read_pace, hurries=self._hurries)
 
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -249,14 +259,20 @@ class Place:
         start = time.monotonic()
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return work()
+                done = work()
+                self._hurries = False
+                return done
             except Exception as error:
                 failure = _translated(error, self.where(name), verb)
                 if failure is not None:
+                    self._hurries = False
                     if isinstance(failure, InputOutputError) and failure.errno == errno.EACCES:
                         self._client = _client(self.url)[1]  # the next request takes new keys, if there are some
                     raise failure from None
                 last = error
+            is_unknown = self._hurries and _NO_HOST in str(last)
+            if is_unknown and (attempt == _HURRIED_ATTEMPTS or time.monotonic() - start > _LONGEST_HURRY_S):
+                break
             if time.monotonic() - start > _LONGEST_TRYING_S:
                 break
             if attempt < _ATTEMPTS:
@@ -267,7 +283,8 @@ class Place:
                 time.sleep(pause)
         seconds = time.monotonic() - start
         raise InputOutputError(
-            f"{self.where(name)}: {attempt} tries in {seconds:.0f} s to {verb} it failed, the last one with: "
+            f"{self.where(name)}: {attempt} {'try' if attempt == 1 else 'tries'} in {seconds:.0f} s to {verb} it "
+            "failed, the last one with: "
             f"{_cause(last)}. Check the network, the endpoint and the keys, and repeat the command"
         )
 
@@ -480,7 +497,9 @@ def _cause(error: Exception) -> str:
     text = str(error).split("\n\nDebug source:")[0]
     code = re.search(r"<Code>([^<]{1,100})</Code>", text)
     text = re.sub(r"\?[^\s\"')]*", "?...", text.split("\n")[0].split(": <?xml")[0])
-    source = re.search(r"(Connect|Timeout|TimedOut|ConnectionRefused|dns error[^\"]{0,100})", str(error))
+    source = re.search(r"(Connect|Timeout|TimedOut|ConnectionRefused)", str(error))
+    if _NO_HOST in str(error):
+        return f"{text[:400]}, since the name of its host was not found"
     more = [part.group(1) for part in (code, source) if part is not None and part.group(1) not in text]
     return ", ".join([text[:400] or type(error).__name__, *more])
 

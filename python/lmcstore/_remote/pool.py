@@ -48,7 +48,7 @@ class RemotePool:
     ) -> None:
         self.url, self._create = url, create
         self._options = cache_bytes, create, cache, progress
-        self._place = Place(url, _PARALLEL)
+        self._place = Place(url, _PARALLEL, hurries=True)
         try:
             self.uuid = self._open()
             self._cache = Cache(self._place, cache, cache_bytes, progress)
