@@ -195,6 +195,28 @@ def test_rm_by_policy(pool: str, url: str) -> None:
     assert "6 snapshots" in cli("verify", url).stdout
 
 
+def test_follow_waits_for_the_pool(tmp_path: Path, url: str) -> None:
+    path = tmp_path / "late.pool"
+    words = [BIN, "push", str(path), url, "--follow", "--timeout", "3"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and process.stdout is not None
+        said = process.stderr.readline()
+        assert f"{path}: there is no such pool. push --follow waits" in said
+        with lmcstore.open(path, "x", background=False) as store:
+            fill(store, 1, 2)
+            assert "sent 2 snapshots" in process.stdout.read()
+            assert process.stderr.read() == "" and process.wait() == 0
+
+
+def test_follow_does_not_wait_for_ever(tmp_path: Path, url: str) -> None:
+    """For a pool in a missing folder it does not wait at all, as that is a typo."""
+    for words in ((tmp_path / "late.pool", url, "--timeout", 0.5), (tmp_path / "missing" / "late.pool", url)):
+        done = cli("push", *words, "--follow", code=1)
+        assert done.stderr.splitlines()[-1] == f"lmc-store: {words[0]}: there is no such pool"
+    assert "waits" not in done.stderr
+    assert "is no URL" in cli("push", tmp_path / "late.pool", "s3:/bucket", "--follow", code=2).stderr
+
+
 def test_follow_ends_by_a_signal(pool: str, url: str) -> None:
     process = subprocess.Popen([BIN, "push", pool, url, "--follow"], stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 60

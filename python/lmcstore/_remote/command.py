@@ -10,10 +10,11 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .._text.arguments import file_path, parse_size
+from .._text.arguments import absolute, file_path, parse_size
 from .._text.text import lines, printable
 from ..errors import DamagedError, Error, InvalidError, NotFoundError
 from ..progress import ProgressBar
@@ -21,12 +22,14 @@ from ..remote import mend, pull, verify
 from .place import Place, is_url
 
 if TYPE_CHECKING:
+    from ..store import Store
     from . import state
     from .codec import Entry
 
 _DONE, _FAILED, _WRONG_USE, _SIGNAL = 0, 1, 2, 128
 _LISTED = 32
 """Of each shelf, where none is named: they are in the state, so that a long history takes no more requests."""
+_LOOK_EVERY_S = 0.2
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -39,11 +42,31 @@ class _Parser(argparse.ArgumentParser):
 # Modules that take long to load are imported where they are needed: a pull sends its first requests before.
 
 
-def _push(arguments: argparse.Namespace) -> dict[str, Any]:
+def _opened(arguments: argparse.Namespace) -> Store:
+    """Open the pool of a push. With --follow, wait until its trainer makes it, if the folder for it is there."""
     from ..opening import open
+
+    if arguments.follow:
+        with Place(arguments.url) as place:  # a wrong URL is refused before the wait
+            place.check_writable()
+    path, begun, is_said = absolute(arguments.pool), time.monotonic(), False
+    while True:
+        try:
+            return open(arguments.pool, "r", force_network=arguments.force_network)
+        except NotFoundError as error:
+            is_over = arguments.timeout is not None and time.monotonic() - begun >= arguments.timeout
+            if not arguments.follow or is_over or not os.path.isdir(os.path.dirname(path)):
+                raise
+            if not is_said:
+                print(f"lmc-store: {lines(str(error))}. push --follow waits until it is made", file=sys.stderr)
+            is_said = True
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _push(arguments: argparse.Namespace) -> dict[str, Any]:
     from . import note
 
-    with open(arguments.pool, "r", force_network=arguments.force_network) as store, _Bar(arguments) as bar:
+    with _opened(arguments) as store, _Bar(arguments) as bar:
         done = store.push(
             arguments.url,
             arguments.what or None,
