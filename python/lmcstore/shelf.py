@@ -537,9 +537,7 @@ class Shelf:
             return self._find("{" + (time if isinstance(time, str) else _time_text(time)) + "}")
         assert step is not None
         numbers = self._step_numbers(int64(step, "step"))
-        newest = None
-        for newest in numbers:  # noqa: B007 (the last one is wanted)
-            pass
+        newest = max(numbers, default=None)
         if newest is None:
             empty = len(self) == 0
             raise NotFoundError(
@@ -549,7 +547,7 @@ class Shelf:
 
     def steps(self, step: int) -> list[Snapshot]:
         """Return all snapshots of a step, oldest first."""
-        return [self._taken(number) for number in self._step_numbers(int64(step, "step"))]
+        return list(self._each(self._step_numbers(int64(step, "step"))))
 
     def range(self, which: str) -> Iterator[Snapshot]:
         """Yield the snapshots of a range such as ``"5..9"``, ``"step:100.."``, ``"..best"``, oldest first.
@@ -650,29 +648,33 @@ class Shelf:
         return dict(sorted((tag, snapshot.number) for snapshot in self for tag in snapshot.tags))
 
     def _between(self, first: int, last: int) -> Iterator[Snapshot]:
-        pool = self._store._pool
-        for number in _paged(lambda begin: pool.numbers(self._name, begin, _NUMBERS_AT_ONCE), first):
-            if number > last:
-                return
-            yield self._taken(number)
+        numbers = _paged(lambda begin: self._store._pool.numbers(self._name, begin, _NUMBERS_AT_ONCE), first)
+        return self._each(itertools.takewhile(lambda number: number <= last, numbers))
 
     def __reversed__(self) -> Iterator[Snapshot]:
+        return self._each(self._descending())
+
+    def _each(self, numbers: Iterable[int]) -> Iterator[Snapshot]:
+        shelf_id = self._id()
+        for number in numbers:
+            snapshot = self._taken(number)
+            snapshot._shelf_id = shelf_id
+            yield snapshot
+
+    def _descending(self) -> Iterator[int]:
         before = _ANYWHERE
         while True:
             try:
                 numbers = self._store._pool.newest(self._name, before, _NEWEST_AT_ONCE)
             except NotFoundError:
                 return
-            for number in numbers:
-                yield self._taken(number)
+            yield from numbers
             if len(numbers) < _NEWEST_AT_ONCE:
                 return
             before = numbers[-1]
 
     def __iter__(self) -> Iterator[Snapshot]:
-        pool = self._store._pool
-        for number in _paged(lambda first: pool.numbers(self._name, first, _NUMBERS_AT_ONCE)):
-            yield self._taken(number)
+        return self._between(1, _ANYWHERE)
 
     def __len__(self) -> int:
         info = self._info()

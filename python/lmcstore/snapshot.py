@@ -58,6 +58,7 @@ class Snapshot(Mapping[Any, Any]):
     ) -> None:
         self._shelf = shelf
         self._number = number
+        self._shelf_id = 0  # of one that was listed: another shelf may have the name before it is opened
         self._time_ns = time_ns  # of one that was taken here: another may have its number before it is opened
         self._capture = capture  # of wait=False, until it is known to be durable
         self._captured_step = step
@@ -527,6 +528,10 @@ class Snapshot(Mapping[Any, Any]):
             self.wait()
             handle = self._found()
             info = handle.info()
+            if self._shelf_id and self._shelf._id() != self._shelf_id:
+                raise NotFoundError(
+                    f"{self._shelf._store.path}: {self._address} is another snapshot now: the shelf was begun anew"
+                )
             if self._time_ns is not None:
                 _check_same(self._shelf._store.path, self._shelf._name, handle, self._time_ns, info["raw_bytes"])
             self._opened = handle, info

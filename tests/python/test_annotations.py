@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import lmcstore
 import numpy as np
@@ -211,6 +212,23 @@ def test_another_snapshot_of_the_number_is_not_removed(pool_path: str, seen: boo
         shelf.tag(new, "best")
         shelf.remove(new)
         assert new not in shelf and len(shelf) == 0
+
+
+@pytest.mark.parametrize("listing", [list, reversed, lambda shelf: shelf.range("1.."), lambda shelf: shelf.steps(5)])
+def test_a_listed_snapshot_is_of_the_shelf_that_was_listed(pool_path: str, listing: Any) -> None:
+    with lmcstore.open(pool_path) as store:
+        shelf = store.shelf("run", create=True)
+        shelf.snapshot({"w": 1}, step=5)
+        (old,) = listing(shelf)  # and not opened
+        shelf.drop()
+        new = store.shelf("run", create=True).snapshot({"w": 2}, step=5)
+        assert old not in shelf and new in shelf
+        for change in (lambda: shelf.remove(old), lambda: shelf.tag(old, "best"), lambda: old["w"]):
+            with pytest.raises(lmcstore.NotFoundError, match="run@1 is another snapshot now"):
+                change()
+        (listed,) = listing(shelf)
+        shelf.remove(listed)
+        assert len(shelf) == 0
 
 
 def test_policies_see_annotations(trained: str, writer: Writer) -> None:

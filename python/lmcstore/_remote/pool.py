@@ -191,7 +191,10 @@ class RemotePool:
     def follow(self, name: str, after: int, shelf_id: int, wait_ms: int) -> tuple[int, int, int]:
         if wait_ms:
             raise UnsupportedError(f"{self.url}: a run in an object store can't be followed; open it again")
-        return 0, after, int(self._shelf(name).identity[:12], 16)
+        try:
+            return 0, after, int(self._shelf(name).identity[:12], 16)
+        except NotFoundError:
+            return 0, after, 0
 
 
 class RemoteHandle:
