@@ -81,6 +81,15 @@ static void test_points(void **state)
                                          "99999999999999999999999", "latest~99999999999999999999",
                                          "step:99999999999999999999", NULL},
                    0);
+    static const char *const advice[][2] = {{"step:11", "none has that step; the nearest are 10 and 20"},
+                                            {"step:999", "none has that step; the nearest is 20"},
+                                            {"step:-99999999999999999999", "none has that step; the nearest is -5"},
+                                            {"5-9", "A range is written 5..9"},
+                                            {"5:9", "A range is written 5..9"}};
+    for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
+        (void)find(pool, advice[i][0]);
+        EXPECT(strstr(err.message, advice[i][1]) != NULL);
+    }
     expect_numbers(
         pool,
         (const char *const[]){"step:", "step:x", "latest~x", "a:b", "a@b", "{}", "{", "a{b", "1..2", "..", "~~", NULL},

@@ -498,7 +498,10 @@ class Shelf:
 
     def __getitem__(self, which: int | str) -> Snapshot:
         if isinstance(which, slice):
-            raise UnsupportedError("a shelf has no slices; iterate over it, or ask for its snapshots one by one")
+            first, last = (address(end) if type(end) is int and end else "" for end in (which.start, which.stop))
+            raise UnsupportedError(
+                f'a shelf has no slices: shelf.range("{first}..{last}") yields its snapshots, with both ends'
+            )
         return self._find(address(which))
 
     def __contains__(self, which: object) -> bool:
@@ -536,14 +539,7 @@ class Shelf:
         if time is not None:
             return self._find("{" + (time if isinstance(time, str) else _time_text(time)) + "}")
         assert step is not None
-        numbers = self._step_numbers(int64(step, "step"))
-        newest = max(numbers, default=None)
-        if newest is None:
-            empty = len(self) == 0
-            raise NotFoundError(
-                self._store._empty(self._name) if empty else f"shelf {self._name!r} has no snapshot of step {step}"
-            )
-        return self._find(str(newest))
+        return self._find(f"step:{int64(step, 'step')}")
 
     def steps(self, step: int) -> list[Snapshot]:
         """Return all snapshots of a step, oldest first."""

@@ -66,6 +66,40 @@ static bool append_tag(void *context, const char *tag)
     return ++listed->count < MOST_NAMES;
 }
 
+/* Appends the steps next to a missing one. What can't be read is left out: the address failed already. */
+static void append_steps(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df *tree = lmcs_shelf_tree(shelf, LMCS_TREE_STEPS);
+    struct lmcs_key_df before, end = {lmcs_step_key(strtoll(text, NULL, 10)), UINT64_MAX};
+    struct lmcs_cursor *cursor = NULL;
+    bool is_before = false;
+    bool is_read = lmcs_tree_before(txn, LMCS_TREE_STEPS, tree, end, &before, &is_before, NULL) == LMCS_OK &&
+                   lmcs_cursor_open(&cursor, txn, LMCS_TREE_STEPS, tree, end, NULL) == LMCS_OK;
+    bool is_after = is_read && lmcs_cursor_valid(cursor);
+    if (is_read && !is_before && !is_after)
+        lmcs_error_append(error, "; no snapshot has a step");
+    if (is_read && (is_before || is_after))
+        lmcs_error_append(error, "; the nearest %s ", is_before && is_after ? "are" : "is");
+    if (is_read && is_before)
+        lmcs_error_append(error, "%lld%s", (long long)lmcs_key_step(before.high), is_after ? " and " : "");
+    if (is_after)
+        lmcs_error_append(error, "%lld", (long long)lmcs_key_step(lmcs_cursor_key(cursor).high));
+    lmcs_cursor_free(cursor);
+}
+
+/* Whether a text like "5-9" or "5:9" may mean a range. */
+static bool looks_like_range(const char *name)
+{
+    size_t digits = strspn(name, "0123456789");
+    return digits > 0 && (name[digits] == '-' || name[digits] == ':') && all_digits(name + digits + 1);
+}
+
+static void append_range(const char *name, struct lmcs_error *error)
+{
+    int digits = (int)strspn(name, "0123456789");
+    lmcs_error_append(error, ". A range is written %.*s..%s", digits, name, name + digits + 1);
+}
+
 /* Fails with the names that exist. */
 static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, const char *name,
                                   struct lmcs_error *error)
@@ -85,7 +119,12 @@ static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf
         snprintf(why, sizeof why, "; its tags are %s%s", listed.sentence, tags > listed.count ? ", and more" : "");
     else
         snprintf(why, sizeof why, "; it has no tags");
-    return fail_address(txn, shelf, which, why, error);
+    (void)fail_address(txn, shelf, which, why, error);
+    if (strncmp(name, "step:", 5) == 0)
+        append_steps(txn, shelf, name + 5, error);
+    if (looks_like_range(name))
+        append_range(name, error);
+    return LMCS_NOT_FOUND;
 }
 
 static enum lmcs_status fail_spelling(const char *which, const char *why, struct lmcs_error *error)
@@ -292,6 +331,8 @@ static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *s
     enum lmcs_status status = LMCS_OK;
     if (is_tag(name)) {
         status = lmcs_tag_check(name, error);
+        if (status != LMCS_OK && looks_like_range(name))
+            append_range(name, error);
         return status == LMCS_OK ? lmcs_tag_find(txn, shelf, name, number, error) : status;
     }
     uint64_t wanted = strlen(name) < 20 ? strtoull(name, NULL, 10) : use == EXACT ? 0 : UINT64_MAX;

@@ -144,4 +144,9 @@ static inline uint64_t lmcs_step_key(int64_t step)
     return (uint64_t)step ^ ((uint64_t)1 << 63);
 }
 
+static inline int64_t lmcs_key_step(uint64_t key)
+{
+    return (int64_t)(key ^ ((uint64_t)1 << 63));
+}
+
 #endif

@@ -585,7 +585,7 @@ def test_wrong_arguments(folder: Path, tmp_path: Path) -> None:
         _extensions=[],
     )
     _save(folder, {"a": torch.ones(1)}, step=1)
-    with pytest.raises(dcp.CheckpointException, match="has no snapshot of step 2"):
+    with pytest.raises(dcp.CheckpointException, match="none has that step; the nearest is 1"):
         dcp.load({"a": torch.ones(1)}, storage_reader=StoreReader(folder, step=2))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from typing import Any
 
@@ -115,6 +116,26 @@ def test_many_are_gone_through_backwards(shelf: lmcstore.Shelf) -> None:
     for _ in range(600):
         shelf.snapshot({"b": 1})
     assert [snapshot.number for snapshot in reversed(shelf)] == list(range(600, 0, -1))
+
+
+def test_advice_where_nothing_matches(shelf: lmcstore.Shelf) -> None:
+    shelf.snapshot({"a": 1})
+    with pytest.raises(lmcstore.NotFoundError, match=r"none has that step; no snapshot has a step$"):
+        shelf.at(step=20)
+    for step in (10, 20, 20, 50):
+        shelf.snapshot({"a": 1}, step=step)
+    assert shelf.at(step=20).number == 4
+    for step, nearest in ((30, "the nearest are 20 and 50"), (-1, "the nearest is 10"), (999, "the nearest is 50")):
+        with pytest.raises(lmcstore.NotFoundError, match=f"none has that step; {nearest}$"):
+            shelf.at(step=step)
+    slices = {(2, 3): "2..3", (None, 3): "..3", (-2, None): "latest~1..", (0, -1): "..latest", (None, None): ".."}
+    for (first, last), text in slices.items():
+        with pytest.raises(lmcstore.UnsupportedError, match=rf'shelf\.range\("{re.escape(text)}"\)'):
+            shelf[first:last]  # type: ignore[misc]
+        list(shelf.range(text))
+    for text in ("2-3", "2:3"):
+        with pytest.raises(lmcstore.Error, match=r"A range is written 2\.\.3"):
+            shelf.range(text)
 
 
 def test_times(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -> None:

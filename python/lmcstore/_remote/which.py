@@ -64,7 +64,7 @@ def number_of(shelf: Shelf, which: str) -> int:
         found = next((entry.number for entry in shelf.entries(wanted, wanted) if not entry.hidden), None)
     elif name in ("latest", ""):
         found = next((entry.number for entry in shelf.entries(backwards=True) if not entry.hidden), None)
-    elif re.fullmatch(r"step:-?[0-9]{1,18}", name):
+    elif re.fullmatch(r"step:-?[0-9]{1,19}", name):
         entries = shelf.entries(backwards=True, step=int(name[5:]))
         found = next((entry.number for entry in entries if not entry.hidden), None)
     else:
