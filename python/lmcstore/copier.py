@@ -90,7 +90,7 @@ def _copy(capture: _core.Capture, encoded: Encoded, later: Later) -> bool:
     except Error as error:
         failure = error
     except Exception as error:  # torch's
-        failure = UnsupportedError(f"the tensors of a lazy snapshot can't be copied: {error}")
+        failure = UnsupportedError(f"the tensors of {later.snapshot} can't be copied: {error}")
     except BaseException:  # an interrupt, where no thread could be started
         capture.abort()
         raise

@@ -254,7 +254,7 @@ class Shelf:
             raise InvalidError("gradients and gradient_scale say the same: give one of them")
         if gradients is not None:
             scale = scale_of(gradients)
-        later = self._later(lazy, verify) if not wait else None
+        later = self._later(lazy, verify, step) if not wait else None
         if skip and self._store._pool.would_wait(self._name):
             logger.info("%s: a snapshot of step %s is left out: others are being copied or written", self._name, step)
             return None
@@ -280,7 +280,7 @@ class Shelf:
         may change; if it raises, nothing is written.
         """
         self._store._check_writable()
-        later = self._later(lazy, False)
+        later = self._later(lazy, False, step)
         encoded = Encoded(state, later=later)
         options = step, _DEFAULT_PARENT, (), (), (), None
         return self._taken_now(encoded, scale, later, lazy, lazy is None, options, group, copied), encoded
@@ -324,11 +324,11 @@ class Shelf:
         logger.debug("%s@%d %s", self._name, number, _DONE[mode])
         return Snapshot(self, number, None if wait else capture, step, job=job, time_ns=time_ns)
 
-    def _later(self, lazy: Any, verify: bool) -> Later | None:
+    def _later(self, lazy: Any, verify: bool, step: int | None) -> Later | None:
         """Return which tensors are copied later; None: none, so also while a transaction may change any tensor."""
         if lazy is None or lazy is False or self._store._pool.live_is_held(self._name):
             return None
-        return Later(optimizers_of(lazy), verify)
+        return Later(optimizers_of(lazy), verify, step)
 
     def _relate(self, capture: _core.Capture, encoded: Encoded, scale: float) -> None:
         """Declare the state's relations. They only help compression: those that do not fit are left out."""

@@ -22,37 +22,36 @@ class Later:
     compares hashes of the bytes, too; tensors on devices, and arrays, are then copied at once.
     """
 
-    def __init__(self, optimizers: list[Any] | None, verify: bool) -> None:
+    def __init__(self, optimizers: list[Any] | None, verify: bool, step: int | None = None) -> None:
         self._takes_all = optimizers is None
         self._verify = verify
-        self._starts: dict[int, list[tuple[Any, _Place]]] = {}  # storages' addresses: an optimizer's tensors there
+        self.snapshot = "this snapshot" if step is None else f"the snapshot of step {step}"
+        self._starts: dict[int, list[Any]] = {}  # storages' addresses: the optimizers' tensors there
         self._refused: set[int] = set()
-        self._watched: list[tuple[Any, int, str | _Place]] = []
+        self._watched: list[tuple[Any, int, str]] = []
+        self._others: list[tuple[Any, int, str]] = []  # the optimizers' own, with the path of one of the same storage
         self._storages: dict[int, tuple[Any, int, str, str | None]] = {}  # taken, by address: size, path, hash
-        for number, optimizer in enumerate(optimizers or ()):
+        for optimizer in optimizers or ():
             for group in optimizer.param_groups:
-                for place, parameter in enumerate(group["params"]):
-                    self._know(parameter, (number, place))
-                    self._know_all(optimizer.state.get(parameter), (number, place))
+                for parameter in group["params"]:
+                    self._know(parameter)
+                    self._know_all(optimizer.state.get(parameter))
 
-    def _know_all(self, value: Any, place: _Place) -> None:
+    def _know_all(self, value: Any) -> None:
         if hasattr(value, "untyped_storage"):
-            self._know(value, place)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                self._know_all(item, (*place, key))
-        elif isinstance(value, list | tuple):
-            for item in value:
-                self._know_all(item, place)
+            self._know(value)
+        elif isinstance(value, dict | list | tuple):
+            for item in value.values() if isinstance(value, dict) else value:
+                self._know_all(item)
 
-    def _know(self, tensor: Any, place: _Place) -> None:
+    def _know(self, tensor: Any) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
         try:
             start = tensor.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):  # it has no storage of its own
             return
         if start:
-            self._starts.setdefault(start, []).append((tensor, place))
+            self._starts.setdefault(start, []).append(tensor)
 
     @property
     def takes_arrays(self) -> bool:
@@ -80,39 +79,27 @@ class Later:
         storage = tensor.untyped_storage()
         size = storage.nbytes()
         self._storages[start] = storage, size, path, _hash(storage, start, size) if self._verify else None
-        for other, place in known:
+        for other in known:
             if other is not tensor and not other.is_inference():
-                self._watched.append((other, other._version, place))
+                self._others.append((other, other._version, path))
         return True
 
     def check(self) -> None:
         """Compare everything with the call; InvalidError: the copy may have parts of two states."""
-        for tensor, version, place in self._watched:
+        for tensor, version, path in (*self._watched, *self._others):
             if tensor._version != version:
-                raise InvalidError(f"{_text(place)}: it was changed before it was copied{_REMEDY}")
+                raise InvalidError(f"{path}: it was changed before it was copied{self._remedy()}")
         for start, (storage, size, path, hashed) in self._storages.items():
             if storage.data_ptr() != start or storage.nbytes() != size:
-                raise InvalidError(f"{path}: its storage was freed or resized before it was copied{_REMEDY}")
+                raise InvalidError(f"{path}: its storage was freed or resized before it was copied{self._remedy()}")
             if hashed is not None and _hash(storage, start, size) != hashed:
-                raise InvalidError(f"{path}: its bytes were changed before they were copied{_REMEDY}")
+                raise InvalidError(f"{path}: its bytes were changed before they were copied{self._remedy()}")
 
-
-_Place = tuple[Any, ...]
-"""An optimizer's number, a parameter's in its group, and keys in the parameter's state."""
-
-
-def _text(place: str | _Place) -> str:
-    if isinstance(place, str):
-        return place
-    optimizer, parameter, *keys = place
-    owner = "the state of parameter" if keys else "parameter"
-    return ", ".join([f"optimizer {optimizer}", f"{owner} {parameter}", *map(repr, keys)])
-
-
-_REMEDY = (
-    ", so this snapshot was not taken. Change tensors only in a step of an optimizer named by lazy=, or after the "
-    "snapshot's captured() has returned"
-)
+    def _remedy(self) -> str:
+        return (
+            f", so {self.snapshot} was not taken. Until a snapshot is copied, only steps of its optimizers may change "
+            "its tensors: before other changes call its captured(), or take it with lazy=False"
+        )
 
 
 def _hash(storage: Any, start: int, size: int) -> str:
