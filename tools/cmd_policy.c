@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "records/policy.h"
 
 /* Joins the words of a policy by spaces; NULL: no memory. */
 static char *join_words(const struct cli *cli)
@@ -66,7 +67,7 @@ static void report(struct cli *cli, const struct lmcs_shelf_info *info, const st
         return;
     }
     cli_print(stdout, info->name);
-    printf(": %s\n", info->policy);
+    printf(": %s%s\n", info->policy, is_tried ? " (not set)" : "");
     printf("%s %" PRIu64 " snapshot%s, %s %" PRIu64, pruned ? "kept" : "keeps", prune->kept, cli_s(prune->kept),
            pruned ? "removed" : "would remove", prune->removed);
     if (prune->removed > 0 && listing->has_bytes)
@@ -96,6 +97,17 @@ static enum lmcs_status set_policy(struct cli *cli, const char *shelf, const cha
         fputs(". The policy created it\n", stderr);
     }
     return status;
+}
+
+/* Changes the text of a policy as setting the words would. */
+static enum lmcs_status try_words(struct cli *cli, const char *words, char text[LMCS_MAX_POLICY + 1])
+{
+    struct lmcs_policy policy;
+    lmcs_policy_init(&policy);
+    enum lmcs_status status = lmcs_policy_parse(text, &policy, &cli->error);
+    if (status == LMCS_OK)
+        status = lmcs_policy_parse(words, &policy, &cli->error);
+    return status == LMCS_OK ? lmcs_policy_format(&policy, text, &cli->error) : status;
 }
 
 /* ---- Folders -------------------------------------------------------------------------------------------------- */
@@ -202,8 +214,11 @@ static enum lmcs_status run(struct cli *cli)
     }
     if (status == LMCS_OK && cli->folder != NULL)
         cli_run_policy_show(cli, &info);
+    bool is_tried = status == LMCS_OK && !changes && *words != '\0';
+    if (is_tried)
+        status = try_words(cli, words, info.policy);
     if (status == LMCS_OK)
-        report(cli, &info, &prune, &listing, !changes && *words != '\0');
+        report(cli, &info, &prune, &listing, is_tried);
     else
         json_decref(listing.removed);
     cli_due_free(&listing.due);

@@ -366,8 +366,11 @@ def test_policy_prunes(run: Path) -> None:
 
 
 def test_a_policy_is_set_where_it_belongs(run: Path) -> None:
-    cli("policy", run, "run", "keep=last:7", "links=9", "budget=1G", "grace=1h")
+    given = ("keep=last:7", "links=9", "budget=1G", "grace=1h")
+    tried = as_json("policy", run, "run", *given, "--dry-run")["policy"].split()
+    cli("policy", run, "run", *given)
     words = as_json("policy", run, "run")["policy"].split()
+    assert sorted(tried) == sorted(words)
     assert words == ["keep_raw=4", "chain=3", "links=9", "keep=last:7", "budget=1G", "grace=1h"]
     for name in RANKS:
         assert {"links=9", "keep=all"} <= set(as_json("policy", run / name, "run")["policy"].split())

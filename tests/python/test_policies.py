@@ -148,6 +148,24 @@ def test_the_command_lists_what_is_due(pool_path: str) -> None:
 
 
 @NEEDS_BIN
+def test_a_dry_run_shows_the_policy_that_would_be(pool_path: str) -> None:
+    def run(*arguments: str) -> str:
+        return subprocess.run([BIN, "policy", pool_path, *arguments], check=True, capture_output=True, text=True).stdout
+
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        fill(store["run"])
+        store["run"].policy = "keep=last:10 grace=none"
+    before = run("run", "--json")
+    words = ["keep=last:3,every:5", "chain=2"]
+    shown = run("run", *words, "--dry-run")
+    tried = json.loads(run("run", *words, "--dry-run", "--json"))["policy"]
+    assert f"\nrun: {tried} (not set)\n" in shown
+    assert run("run", "--json") == before and json.loads(before)["policy"] != tried
+    assert json.loads(run("run", *words, "--json"))["policy"] == tried
+    assert f"run: {tried}\n" in run("run", "--dry-run")
+
+
+@NEEDS_BIN
 def test_the_command_shows_the_warning(pool_path: str) -> None:
     def run(*arguments: str | Path) -> str:
         return subprocess.run([BIN, *arguments], check=True, capture_output=True, text=True).stdout
