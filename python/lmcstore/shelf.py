@@ -72,8 +72,8 @@ class Pruned(NamedTuple):
     """How many snapshots are left."""
     numbers: list[int]
     """Those that went, oldest first."""
-    removal: Removal
-    """What that freed. Nothing is known of it where a store that is open for reading says what would go."""
+    removal: Removal | None
+    """What that freed. None: unknown, as a store that is open for reading says what would go."""
     warning: str
     """Rules whose metric no snapshot has, or only some, and similar names; "": none."""
     due: dict[int, float]
@@ -452,7 +452,8 @@ class Shelf:
         if warning:
             warnings.warn(f"shelf {self._name!r}: {warning}", stacklevel=2)
         due = {number: due_ns / 1e9 for number, due_ns in removed if due_ns}
-        return Pruned(kept, [number for number, _ in removed], Removal(*removal), warning, due)
+        freed = Removal(*removal) if self._store._pool.info()["writable"] else None
+        return Pruned(kept, [number for number, _ in removed], freed, warning, due)
 
     def compact(self, progress: Progress | None = None, *, finished: bool = False) -> None:
         """Compact the pool, as `Store.compact` does; with ``finished=True`` also the newest snapshots of this shelf.

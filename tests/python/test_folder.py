@@ -53,6 +53,17 @@ def numbers(folder: Path) -> dict[str, list[int]]:
     return found
 
 
+def test_a_dry_run_has_the_bytes_of_the_parts(run: Path) -> None:
+    with lmcstore.open(run, mode="r") as store:
+        assert store["run"].prune("keep=last:1", dry_run=True).removal is None
+    with lmcstore.open(run, mode="r+") as store:
+        plan = store["run"].prune("keep=last:1", dry_run=True)
+        assert plan.removal is not None and plan.removal.freed_bytes > 2_000_000 and len(store["run"]) == 3
+        done = store["run"].prune("keep=last:1")
+        assert done.numbers == plan.numbers == [1, 2] and done.removal is not None
+        assert done.removal.freed_bytes >= plan.removal.freed_bytes
+
+
 # Differences and export
 
 

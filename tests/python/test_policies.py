@@ -114,6 +114,16 @@ def test_pruning_by_hand_does_not_wait(shelf: lmcstore.Shelf) -> None:
     assert shelf.prune().numbers == list(range(1, 16))
 
 
+def test_what_a_prune_would_free(pool_path: str) -> None:
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        fill(store["run"])
+        plan = store["run"].prune("keep=last:2", dry_run=True)
+        assert plan.removal is not None and plan.removal.freed_bytes > 0
+        assert store["run"].prune(dry_run=True).removal == lmcstore.shelf.Removal(0, 0, 0)
+    with lmcstore.open(pool_path, "r") as store:
+        assert store["run"].prune("keep=last:2", dry_run=True) == plan._replace(removal=None)
+
+
 def test_no_grace(pool_path: str) -> None:
     with lmcstore.open(pool_path, size="64MiB") as store:
         fill(store["run"])

@@ -518,12 +518,13 @@ class FolderShelf(Shelf):
         """Remove the snapshots that the policy does not keep: `Shelf.prune`."""
         if words is not None and isinstance(words, str):
             words = policy_words(words)[0]
-        due = super().prune(words, dry_run=True).numbers
-        records = self._readable(due) if not dry_run else []
-        pruned = super().prune(words, dry_run=dry_run)
-        if dry_run:
-            return pruned
-        return pruned._replace(removal=_sum(pruned.removal, self._store._remove_parts(self._name, records, False)))
+        plan = super().prune(words, dry_run=True)
+        if self._store.mode == "r" and dry_run:
+            return plan._replace(removal=None)
+        records = self._readable(plan.numbers)
+        pruned = plan if dry_run else super().prune(words)
+        assert pruned.removal is not None
+        return pruned._replace(removal=_sum(pruned.removal, self._store._remove_parts(self._name, records, dry_run)))
 
     def drop(self, *, dry_run: bool = False) -> Removal:
         """Remove the shelf permanently, with the parts of the ranks: `Shelf.drop`.
