@@ -161,3 +161,16 @@ def test_nothing_is_pruned_if_metrics_cannot_be_read(many_metrics: Place) -> Non
     with pytest.raises(lmcstore.NotFoundError, match="run@2"):
         sweep.prune(many_metrics, (), lmcstore.Store._create, dry_run=False)
     assert state.read(many_metrics).shelf("run").shown == 4
+
+
+def test_repeated_prunes_without_steps_keep_what_the_pool_keeps(store: lmcstore.Store, place: Place) -> None:
+    """`every` goes by the numbers of the pool, not by those that are left."""
+    for value in range(1, 31):
+        store["run"].snapshot({"x": np.full(3, value)})
+    store["run"].policy = "keep=last:1,every:10"
+    store.push(place.url)
+    gone = store["run"].prune(dry_run=True).numbers
+    kept = [number for number in range(1, 31) if number not in gone]
+    for _ in range(3):
+        sweep.prune(place, (), lmcstore.Store._create, dry_run=False)
+        assert [one.number for one in state.read(place).shelf("run").entries() if not one.hidden] == kept

@@ -106,7 +106,9 @@ def _due(store: Store, shelf: state.Shelf, cache: Cache) -> list[int]:
             metrics = RemoteHandle(cache, shelf, entry, type(store)._create).info()["metrics"]
         values = tuple(metrics.values())
         named = tuple(tags.get(entry.number, ()))
-        numbers[capture.commit(entry.step, 0, entry.time_ns, named, tuple(metrics), values, None, 0)] = entry.number
+        # `every` goes by the number where there is no step, and this pool counts from 1
+        step = entry.number if entry.step is None else entry.step
+        numbers[capture.commit(step, 0, entry.time_ns, named, tuple(metrics), values, None, 0)] = entry.number
     if not numbers:
         return []
     store._pool.set_policy(shelf.name, shelf.policy)
