@@ -71,6 +71,25 @@ def test_an_open_does_not_wait_for_an_unknown_host(store: lmcstore.Store, monkey
         assert tries == _ATTEMPTS
 
 
+def test_a_store_outlives_an_outage_while_it_was_opened(
+    store: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/bucket"
+    fill(store, 1, 2)
+    store.push(url)
+
+    def fails(*_: object) -> Any:
+        raise lmcstore.InputOutputError("Connection timed out")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(state, "refreshed", fails)
+        there = lmcstore.open(url)
+        with pytest.raises(lmcstore.InputOutputError, match="timed out"):
+            list(there["run"])
+    with there:
+        assert [snapshot.number for snapshot in there["run"]] == [1, 2]
+
+
 @pytest.mark.parametrize("follows", [False, True])
 def test_snapshots_that_leave_the_pool_during_a_push(
     store: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follows: bool

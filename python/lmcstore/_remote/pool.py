@@ -73,7 +73,11 @@ class RemotePool:
         """The newest state at the time of the open."""
         if self._newest is None:
             later = self._later
-            self._newest = later.result() if later is not None else state.refreshed(self._early)
+            try:
+                self._newest = later.result() if later is not None else state.refreshed(self._early)
+            except Exception:
+                self._later = None  # the next access asks again
+                raise
         return self._newest
 
     def refresh(self) -> None:
