@@ -71,7 +71,7 @@ MUTANTS = [
                 "    /* another thread may commit",
             )
         ],
-        ["--medium", "dax", "--seed", "57"],
+        ["--medium", "dax", "--seed", "1"],
     ),
     Mutant(
         "arrival-fence",
@@ -527,6 +527,7 @@ MUTANTS = [
                 "",
             ),
         ],
+        ["--seed", "1030"],
     ),
     Mutant(
         "live-unbacked",
