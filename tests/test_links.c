@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_links.c - optimizer steps: relations, the size of links, removals, forks and archives. */
 /* ctest: timeout=600 */
+#include "compact/links.h"
 #include "media/media.h"
+#include "pages/space.h"
 #include "pages/txn.h"
 #include "payload/read.h"
 #include "records/content.h"
@@ -52,6 +54,63 @@ static bool stop_at_second(void *context, const char *what, uint64_t done, uint6
     (void)done;
     (void)total;
     return ++*(int *)context < 2;
+}
+
+static bool go_on(void *context, uint64_t bytes)
+{
+    (void)context;
+    return bytes > 0;
+}
+
+static void nothing_is_suspect(void *context, uint64_t content)
+{
+    (void)context;
+    fail_msg("content %llu is suspect", (unsigned long long)content);
+}
+
+/* The pool becomes full between the parameters of a step. */
+static void links_stay_in_a_full_pool(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    char path[512];
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_links_turn turn = {.number = 1, .bound = 8, .go_on = go_on, .suspect = nothing_is_suspect};
+    unsigned partly = 0;
+    place_path(place, "full.pool", path);
+    run_begin(&run, adamw_hints(), BF16, large);
+    run_on(&run, pool, "run", 2);
+    turn.shelf = pool->root.next_shelf - 1;
+    uint64_t limit = pool_info(pool).used_bytes;
+    close_pool(pool);
+    for (turn.made = 0; turn.made < PARAMETERS; limit += 64 << 10) {
+        copy_file(place->pool, path);
+        turn.pool = pool = open_quiet(path);
+        OK(lmcs_pool_set_limit(pool, limit, &err));
+        OK(lmcs_links_make(&turn, &err));
+        assert_int_equal(storage_of(pool, "run", 2).link_contents, 0); /* raw until their turn */
+        assert_true(pool_info(pool).used_bytes <= limit);
+        pool = reopen_counted(pool, path);
+        check_pool(pool);
+        verify_pool(pool);
+        expect_run(&run, pool, "run");
+        if (turn.made > 0 && turn.made < PARAMETERS) {
+            partly++;
+            OK(lmcs_pool_set_limit(pool, 0, &err));
+            set_policy(pool, "run", "keep_raw=1");
+            run_on(&run, pool, "run", 1);
+            OK(lmcs_compact(pool, NULL, &err));
+            assert_int_equal(storage_of(pool, "run", 2).link_contents, 3 * PARAMETERS);
+            verify_pool(pool);
+            expect_run(&run, pool, "run");
+            state_free(run.states[run.count]);
+            run.there[run.count--] = false;
+        }
+        close_pool(pool);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_true(partly > 0);
+    run_end(&run);
 }
 
 /* Compaction stops between the parameters of a step. */
@@ -584,6 +643,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_BOTH(steps_come_back),
         ON_DISK(finished_links_stay),
+        IN_MEMORY(links_stay_in_a_full_pool),
         ON_BOTH(all_optimizers),
         ON_BOTH(schedulers_change_constants),
         ON_BOTH(lines_have_a_bound),
