@@ -157,6 +157,25 @@ def test_a_pool_is_repaired_from_one_snapshot_of_any_holder(
     assert fetched == wanted
 
 
+def test_repairs_of_all_sources_are_counted(pool_path: str, memory: str) -> None:
+    """A file's repair does not hide a damage that no source repairs."""
+    first, second = np.random.default_rng(7).integers(0, 256, (2, 3 << 20), dtype=np.uint8)
+    with lmcstore.open(pool_path, size="256MiB", background=False) as store:
+        store["a"].snapshot({"first": first})
+        store["b"].snapshot({"second": second})
+        store["c"].snapshot({"x": first[:5]}, metrics={"a rare metric": 1.0})
+        with open(pool_path + ".archive", "wb") as file:
+            store.dump(file, "a")
+        store.push(memory, "b")
+    damage(pool_path, first[:16].tobytes(), 1000)
+    damage(pool_path, second[:16].tobytes(), 1000)
+    damage(pool_path, b"a rare metric", 0)
+    with lmcstore.open(pool_path, "r+", background=False) as store:
+        done = mend(store, [], [memory], [pool_path + ".archive"])
+    assert (done["damages"], done["repaired"], done["lost"]) == (3, 2, 0)
+    assert sorted(one["state"] for one in done["list"]) == ["found", "repaired", "repaired"]
+
+
 def test_a_rate_is_kept(store: lmcstore.Store, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate also holds within a snapshot."""
     slept: list[float] = []

@@ -163,7 +163,10 @@ def scrub(
                     if not _fetch(store, copies, place, done["list"]):
                         break
                 again = store.scrub(what or None, repair=True, sources=[source])
+            left = again["damages"] - again["repaired"]
+            repaired = [one for one in done["list"] if one["state"] == "repaired"]
             done = again | {name: done[name] + again[name] for name in ("repaired", "bytes_read")}
+            done |= {"damages": done["repaired"] + left, "list": repaired + again["list"]}
             if not again["repaired"]:
                 break
     return done
