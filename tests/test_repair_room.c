@@ -180,6 +180,15 @@ static void parity_of_what_is_damaged(void **state)
     asked = (struct asked){.calls = 0};
     OK(lmcs_parity_turn(pool, &turn, &worked, &err));
     EXPECT(!worked && asked.bytes == 0);
+    take_noise(pool, 1, 7); /* the wait delays no links */
+    uint64_t third = content_of(pool, "run", 3, "noise");
+    const uint64_t waits = wait.wait_ns;
+    wait.free_bytes = UINT64_MAX;
+    OK(lmcs_parity_before(pool, &turn, &(struct lmcs_policy){.parity_of_bases = true}, &third, 1, &err));
+    EXPECT(!has_parity(pool, third)); /* all parity gave way */
+    wait.free_bytes = lmcs_space_free_bytes(pool);
+    OK(lmcs_parity_before(pool, &turn, &(struct lmcs_policy){.parity_of_bases = true}, &third, 1, &err));
+    EXPECT(has_parity(pool, third) && wait.wait_ns == waits);
     damage_content(place->pool, &first, 5, 1);
     wait.since_ns -= wait.wait_ns;
     OK(lmcs_parity_turn(pool, &turn, &worked, &err));

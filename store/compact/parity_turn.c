@@ -316,7 +316,8 @@ enum lmcs_status lmcs_parity_before(struct lmcs_pool *pool, const struct lmcs_pa
                                     struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    if (count == 0 || !lmcs_policy_has_parity(policy) || (turn->wait != NULL && must_wait(pool, turn->wait)))
+    bool gave_way = turn->wait != NULL && turn->wait->free_bytes == UINT64_MAX && must_wait(pool, turn->wait);
+    if (count == 0 || !lmcs_policy_has_parity(policy) || gave_way) /* contents that were left delay only themselves */
         return LMCS_OK;
     qsort(links, count, sizeof *links, by_number);
     for (size_t next = 0; status == LMCS_OK && next < count;) {
