@@ -16,6 +16,7 @@
 #include "base/guard.h"
 #include "live/map.h"
 #include "media/layout.h"
+#include "payload/encode.h"
 #include "records/content.h"
 
 /* cmocka installs a SIGBUS handler for each test after ours: each needs its own process. */
@@ -555,6 +556,35 @@ static int commit_tells_of_reserved_memory_that_fails_here(void *argument)
 }
 IN_CHILD(commit_tells_of_reserved_memory_that_fails)
 
+/* A large payload's room is taken before it is encoded. */
+static int room_is_given_back_here(void *argument)
+{
+    const struct place *place = argument;
+    const uint64_t bytes = (uint64_t)65 << 20, shape[] = {bytes};
+    struct lmcs_region region;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    uint64_t at;
+    char *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(data != MAP_FAILED);
+    lmcs_region_init(&region, pool, 1);
+    struct lmcs_encoding encoding = {.pool = pool,
+                                     .region = &region,
+                                     .tensor = {.name = "t", .dtype = LMC_U8, .ndim = 1, .shape = shape},
+                                     .raw_bytes = bytes,
+                                     .data = data};
+    encoding.made.df.raw_bytes = bytes;
+    break_page(data + ((uint64_t)40 << 20));
+    EXPECT(lmcs_encoding_run(&encoding, &err) == LMCS_DAMAGED);
+    EXPECT(encoding.made.df.part_count == 0);
+    OK(lmcs_region_take(&region, LMCS_ALIGNED_BYTES, &at, &err));
+    EXPECT(at == encoding.made.parts[0].offset);
+    lmcs_region_end(&region);
+    close_pool(pool);
+    munmap(data, bytes);
+    return 0;
+}
+IN_CHILD(room_is_given_back)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -577,6 +607,7 @@ int main(void)
         ON_DISK(links_leave_what_they_cannot_read),
         ON_DISK(delta_is_read_from_the_file_then),
         ON_DISK(line_is_read_from_the_file_then),
+        ON_DISK(room_is_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

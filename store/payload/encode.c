@@ -251,8 +251,7 @@ static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error 
     }
     if (status == LMCS_OK && encoding->worthwhile)
         status = write_header(e, error);
-    if (status == LMCS_OK)
-        shrink_made(encoding, encoding->worthwhile ? at : 0);
+    shrink_made(encoding, status == LMCS_OK && encoding->worthwhile ? at : 0);
     return status;
 }
 
