@@ -3,6 +3,7 @@
 /* ctest: timeout=600 */
 #include "test_scrub_support.h"
 
+#include "records/shelf.h"
 #include "repair/scrub.h"
 
 enum { COUNT = 9 };
@@ -141,6 +142,39 @@ static void metadata_is_looked_at(void **state)
     pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
     FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
     EXPECT(telling.count >= 1 && telling.items[0].tensor[0] == '\0');
+    close_pool(pool);
+    free_rows(states, 3);
+}
+
+/* A page that is unreadable may have more holders of a damaged content. */
+static void holders_that_are_unknown_are_mentioned(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {4};
+    struct state *states[3];
+    struct telling telling;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    struct lmcs_txn txn;
+    bool found;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_rows(pool, states, 3, &rng);
+    struct lmcs_content still = record_of(pool, "run", 1, "still");
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_shelf_find(&txn, "run", &shelf, &found, &err));
+    OK(lmcs_record_get(&txn, &shelf, 2, &record, &found, &err));
+    lmcs_txn_end(&txn);
+    damage_content(place->pool, &still, 5000, 1);
+    FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
+    EXPECT(telling.count == 1 && strstr(telling.items[0].what, "more snapshots") == NULL);
+    EXPECT(strcmp(telling.items[0].holders, "run@1..3 still; ") == 0);
+    close_pool(pool);
+    turn_bytes(place->pool, record.df.manifest.offset + 2000, 8);
+    pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
+    FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
+    const struct told *last = &telling.items[telling.count - 1];
+    EXPECT(telling.count == 2 && strstr(last->what, "; more snapshots may need it") != NULL);
+    EXPECT(strstr(last->holders, "run@1") != NULL && strcmp(last->holders, "run@1..3 still; ") != 0);
     close_pool(pool);
     free_rows(states, 3);
 }
@@ -460,6 +494,7 @@ int main(void)
         IN_MEMORY(all_that_share_it_are_named),
         IN_MEMORY(deltas_that_rest_on_it_are_named),
         ON_DISK(metadata_is_looked_at),
+        IN_MEMORY(holders_that_are_unknown_are_mentioned),
         IN_MEMORY(samples_cover_everything),
         ON_DISK(it_can_be_held_back_and_stopped),
         IN_MEMORY(what_is_lost_is_said_and_the_rest_is_read),

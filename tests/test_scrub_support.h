@@ -96,6 +96,7 @@ enum { MOST_TOLD = 64 };
 
 struct told {
     enum lmcs_damage_state state;
+    char what[256];
     char tensor[64];
     char source[128];
     char holders[512]; /* "run@1..4 moving; fork@1 moving; " */
@@ -121,6 +122,7 @@ static inline void note_told(void *context, const struct lmcs_scrub_damage *dama
                           .first_row = damage->first_row,
                           .row_count = damage->row_count,
                           .content = damage->content};
+    snprintf(told->what, sizeof told->what, "%s", damage->what);
     snprintf(told->tensor, sizeof told->tensor, "%s", damage->tensor != NULL ? damage->tensor->name : "");
     snprintf(told->source, sizeof told->source, "%s", damage->source);
     size_t used = 0;

@@ -130,9 +130,12 @@ static enum lmcs_status fill_holders(struct lmcs_scrubbing *s, const struct lmcs
     return LMCS_OK;
 }
 
+/* `whole` false: there may be more holders. */
 static enum lmcs_status report_finding(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *damage,
-                                       const struct lmcs_holder *holders, size_t holder_count, struct lmcs_error *error)
+                                       const struct lmcs_holder *holders, size_t holder_count, bool whole,
+                                       struct lmcs_error *error)
 {
+    char what[256];
     struct lmcs_identity identity;
     struct lmcs_tensor tensor;
     struct lmcs_txn txn;
@@ -142,8 +145,9 @@ static enum lmcs_status report_finding(struct lmcs_scrubbing *s, const struct lm
         return status;
     bool known = lmcs_identity_get(&txn, damage->identity, &identity, &ignored) == LMCS_OK;
     lmcs_txn_end(&txn);
+    snprintf(what, sizeof what, "%s; more snapshots may need it: not all could be examined", damage->what);
     struct lmcs_scrub_damage out = {.state = damage->state,
-                                    .what = damage->what,
+                                    .what = whole ? damage->what : what,
                                     .source = damage->source,
                                     .content = damage->content,
                                     .first_byte = damage->first_byte,
@@ -191,7 +195,7 @@ enum lmcs_status lmcs_scrub_report_all(struct lmcs_scrubbing *s, struct lmcs_err
         status = holders == NULL || names == NULL ? lmcs_fail_memory(error)
                                                   : fill_holders(s, &found, at, count, holders, names, error);
         if (status == LMCS_OK)
-            status = report_finding(s, &s->findings[i], holders, count, error);
+            status = report_finding(s, &s->findings[i], holders, count, whole, error);
         free(holders);
         free(names);
     }
