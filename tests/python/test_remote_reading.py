@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from optional import torch
 from same import same
 
 pytest.importorskip("obstore")
+from lmcstore._remote import sweep
 from lmcstore._remote.place import Place
 from lmcstore._remote.state import State, change, read
 
@@ -180,8 +182,6 @@ def test_it_is_read_only(pushed: tuple[str, dict[int, Any]], tmp_path: Path) -> 
 
 
 def test_damage_is_named(pushed: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
-    import shutil
-
     url, states = pushed
     copy = tmp_path / "run"
     shutil.copytree(url.removeprefix("file://"), copy)
@@ -203,6 +203,31 @@ def test_damage_is_named(pushed: tuple[str, dict[int, Any]], tmp_path: Path) -> 
                         same(states[step], read)
         piece.write_bytes(good)
     assert failed > len(pieces)
+
+
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_snapshot_stays_the_one_that_was_found(
+    pushed: tuple[str, dict[int, Any]], tmp_path: Path, change: str
+) -> None:
+    """After a removal its objects are there for a day; of another run under its URL nothing is read."""
+    copy, other = tmp_path / "run", f"file://{tmp_path}/other"
+    shutil.copytree(pushed[0].removeprefix("file://"), copy)
+    with lmcstore.open(f"file://{copy}") as store:
+        found = store["run"][2]
+        digest = store["run"][2].digest
+        if change == "removed":
+            with Place(f"file://{copy}") as place:
+                sweep.remove(place, ["run@2"], dry_run=False)
+            assert store["run"][3].digest and found.digest == digest
+            assert found.storage() and found.export(tmp_path / "x.safetensors")
+        else:
+            _train(tmp_path / "other.pool", other, 3)
+            shutil.rmtree(copy)
+            shutil.copytree(other.removeprefix("file://"), copy)
+            for read in (lambda: found.digest, found.storage, lambda: found.export(tmp_path / "x.safetensors")):
+                with pytest.raises(lmcstore.NotFoundError, match=r"no such object.*open it again"):
+                    read()
+            assert not (tmp_path / "x.safetensors").exists()
 
 
 def test_writes_are_refused(pushed: tuple[str, dict[int, Any]]) -> None:

@@ -20,6 +20,7 @@ from ..errors import DamagedError, Error, InvalidError, NotFoundError, ReadOnlyE
 from . import state
 from .cache import Cache, Progress
 from .codec import Entry
+from .files import ObjectNotFoundError
 from .outline import FRAME, LINK, LINKED, Identity, Outline
 from .place import Place, forked
 from .pull import Puller
@@ -302,11 +303,15 @@ class RemoteHandle:
 
     @contextlib.contextmanager
     def _pulled(self, progress: Progress | None = None) -> Iterator[_core.Snapshot]:
-        """Restore the snapshot into a temporary pool."""
+        """Restore the snapshot into a temporary pool, by the state in which it was found."""
+        address, now = f"{self._shelf.name}@{self._entry.number}", self._shelf.alone()
         with tempfile.TemporaryDirectory(prefix="lmc-store-") as folder:
             path = os.path.join(folder, "one.pool")
             with self._create(path) as store:
-                Puller(store, self._cache.place, (f"{self._shelf.name}@{self._entry.number}",), progress).pull()
+                try:
+                    Puller(store, self._cache.place, (address,), progress, now=now).pull()
+                except NotFoundError as error:
+                    raise ObjectNotFoundError(f"{error}. If the run was changed meanwhile, open it again") from None
                 yield store._pool.find(self._shelf.name, str(self._entry.number), False)
 
     def export(self, part: str | None, path: str, progress: Any = None) -> dict[str, Any]:

@@ -262,10 +262,11 @@ class Puller:
         *,
         inspects: bool = False,
         early: Early | None = None,
+        now: state.State | None = None,
     ) -> None:
         self._store, self._place, self._progress, self._inspects = store, place, progress, inspects
         self._early = early
-        self._state = state.read(place) if early is None else early.state
+        self._state = early.state if early is not None else now if now is not None else state.read(place)
         self._wanted = list(numbers_of(self._state, what)) if early is None else early.wanted
         self._remote: dict[tuple[str, int], str] = {}
         self._passed_key = self._uses_keys = False

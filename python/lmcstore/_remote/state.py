@@ -150,6 +150,10 @@ class Shelf(codec.ShelfParts):
             elif part.first <= last and first <= part.last and _has_step(part, step):
                 yield from self._within([*self._nodes.children(part, self.name)], first, last, backwards, step)
 
+    def alone(self) -> State:
+        """Return a state that has this shelf alone."""
+        return State(self._nodes.place, "", 0, 0, "", [self], self._nodes)
+
     def prepare(self, number: int | None = None, step: int | None = None) -> None:
         """Read the nodes together that `chain` of a snapshot needs, or of those of a step."""
         newest = (entry for entry in reversed(self.newest) if number is not None and entry.number <= number)
