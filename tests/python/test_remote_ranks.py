@@ -18,7 +18,7 @@ from typing import Any
 import lmcstore
 import pytest
 import run_folder
-from lmcstore._folder import remote_push
+from lmcstore._folder import remote, remote_push
 from lmcstore._remote import codec, late, state, sweep
 from lmcstore._remote import push as pushing
 from lmcstore._remote.command import main
@@ -470,6 +470,27 @@ def test_a_mirror_removes_what_the_run_has_removed(run: Path, url: str) -> None:
     push(run, url, mirror=True)
     check_url(url, [10, 30])
     assert parts_of(url) == [[1, 3]] * 4
+
+
+@pytest.mark.parametrize("removes", [False, True])
+def test_a_run_that_changes_while_it_is_verified(
+    run: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], removes: bool
+) -> None:
+    push(run, url)
+    enter = remote.RemoteFolder.__enter__
+
+    def then_change(store: Any) -> Any:
+        assert store._pool._state.number
+        if removes:
+            assert main("rm", [url, "run@2"]) == 0
+        else:
+            save(run, 40)
+            push(run, url)
+        return enter(store)
+
+    monkeypatch.setattr(remote.RemoteFolder, "__enter__", then_change)
+    assert main("verify", [url]) == 0
+    assert "checked 3 snapshots" in capsys.readouterr().out
 
 
 def test_damage_and_missing_parts_are_named(

@@ -155,7 +155,7 @@ def verify_run(
                 parts.setdefault(found.url, {})[shelf, own.number] = rank, named
 
     with RemoteFolder(RemotePool(place.url, _CHECKED_BYTES, create), place.url, True) as store:
-        for there, numbers in numbers_of(state.read(place), what):
+        for there, numbers in numbers_of(store._pool._state, what):  # type: ignore[attr-defined]
             for entry in filter(None, map(there.entry, numbers)):
                 if (there.name, entry.number) not in unreadable:
                     find(there.name, entry)
@@ -166,5 +166,16 @@ def verify_run(
         for damage in one["damages"]:
             rank, named = wanted[damage["shelf"], damage["number"]]
             damages.append({**named, "message": f"rank {rank}: {damage['message']}"})
+    if damages:
+        damages[:] = _still_there(state.read(place), damages)
     damages.sort(key=lambda damage: (damage["shelf"], damage["number"]))
     return done
+
+
+def _still_there(now: state.State, damages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the damages of snapshots that were not removed meanwhile."""
+    for damage in damages:
+        there = now.find(damage["shelf"])
+        entry = there.entry(damage["number"]) if there is not None else None
+        if entry is not None and not entry.hidden:
+            yield damage
