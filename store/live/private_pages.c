@@ -56,7 +56,10 @@ struct page_scan {
     bool has_equal;
 };
 
-/* A private copy, or the kernel's page of zeros, may equal the pool's page. */
+/*
+ * A private copy, or the kernel's page of zeros, may equal the pool's page. That one may be in the page cache only, and
+ * count as clean after a failed sync of a dead process (REPAIR.md): so it is written again.
+ */
 static bool is_changed(struct page_scan *scan, uint64_t offset)
 {
     uint64_t bytes = LMCS_PAGE_BYTES;
@@ -65,7 +68,10 @@ static bool is_changed(struct page_scan *scan, uint64_t offset)
     uint64_t place = lmcs_live_place(scan->body->record, offset, &bytes);
     if (!lmcs_guard_copy(copy, lmcs_heap_at(heap, place), bytes) || memcmp(copy, scan->body->data + offset, bytes) != 0)
         return true;
-    lmcs_heap_flush(heap, place, bytes);
+    if (lmcs_heap_method(heap) != LMCS_WRITE_FILE)
+        lmcs_heap_flush(heap, place, bytes);
+    else if (lmcs_heap_write(heap, place, copy, bytes, NULL) != LMCS_OK)
+        return true;
     scan->has_equal = true;
     return false;
 }
