@@ -165,6 +165,45 @@ def test_a_changed_tensor_fails_the_snapshot(shelf: lmcstore.Shelf, gate: Gate, 
     same(copy.deepcopy(training.state()), after.wait().state_dict())
 
 
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+class Sharded(Training):
+    """As FSDP2 has it: DTensors, whose local tensors are in the state."""
+
+    def __init__(self, mesh: Any) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__(lambda model: sgd(fully_shard(model, mesh=mesh)))
+
+    def state(self) -> dict[str, Any]:
+        def local(tree: Any) -> Any:
+            if isinstance(tree, dict):
+                return {key: local(value) for key, value in tree.items()}
+            return tree.to_local() if hasattr(tree, "to_local") else tree
+
+        return {"model": local(self.model.state_dict()), "optimizer": local(self.optimizer.state_dict()["state"])}
+
+
+@pytest.mark.parametrize("change", [change_in_place, load, step_without_hooks], ids=lambda change: change.__name__)
+def test_a_changed_dtensor_fails_the_snapshot(shelf: lmcstore.Shelf, gate: Gate, mesh: Any, change: Any) -> None:
+    training = Sharded(mesh)
+    snap = training.lazily(shelf)
+    change(training)
+    gate.open()
+    with pytest.raises(lmcstore.InvalidError, match=rf"(model|optimizer)[. ].*{CHANGED}"):
+        snap.wait()
+    state = copy.deepcopy(training.state())
+    snap = training.lazily(shelf)
+    training.optimizer.step()
+    same(state, snap.wait().state_dict())
+
+
 def test_the_next_call_raises_what_no_wait_raised(shelf: lmcstore.Shelf, gate: Gate) -> None:
     training = Training()
     for report in ("call", "close"):

@@ -27,6 +27,9 @@ from .copies import Others, filled, walk
 _DCP = "torch.distributed.checkpoint"
 _POLL_SECONDS = 0.05
 _BEGIN_SECONDS = 60.0
+_REMEDY = (
+    "so nothing is saved. Change tensors only in a step of an optimizer named by lazy=, or when the save has ended"
+)
 
 
 class Staging:
@@ -34,8 +37,7 @@ class Staging:
 
     def __init__(self, lazy: Any) -> None:
         self._optimizers = optimizers_of(lazy)
-        self._later = Later(self._optimizers, False)
-        self._watched: list[tuple[DTensor, int, str]] = []  # torch counts changes of a DTensor, not of its local tensor
+        self._later = Later(self._optimizers, False, remedy=_REMEDY)
         self._ended = threading.Event()
         self._given_up = ""
         self._lock = threading.Lock()
@@ -70,7 +72,7 @@ class Staging:
         if not self._later.takes(local, start, path):
             return False
         if local is not tensor:
-            self._watched.append((tensor, tensor._version, path))
+            self._later.watch(tensor, path)  # torch counts its changes there, not in its local tensor
         return True
 
     # In the thread that saves
@@ -97,12 +99,6 @@ class Staging:
                 if self._given_up:
                     raise InvalidError(f"the save was given up, since {self._given_up}: tensors may have changed")
             self._later.check()
-            for tensor, version, path in self._watched:
-                if tensor._version != version:
-                    raise InvalidError(
-                        f"{path}: it was changed before it was copied, so nothing is saved. Change tensors only in a "
-                        "step of an optimizer named by lazy=, or when the save has ended"
-                    )
         finally:
             self.end()
 

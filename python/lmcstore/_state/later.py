@@ -22,10 +22,16 @@ class Later:
     compares hashes of the bytes, too; tensors on devices, and arrays, are then copied at once.
     """
 
-    def __init__(self, optimizers: list[Any] | None, verify: bool, step: int | None = None) -> None:
+    def __init__(
+        self, optimizers: list[Any] | None, verify: bool, step: int | None = None, remedy: str | None = None
+    ) -> None:
         self._takes_all = optimizers is None
         self._verify = verify
         self.snapshot = "this snapshot" if step is None else f"the snapshot of step {step}"
+        self._remedy = remedy or (
+            f"so {self.snapshot} was not taken. Until a snapshot is copied, only steps of its optimizers may change "
+            "its tensors: before other changes call its captured(), or take it with lazy=False"
+        )
         self._starts: dict[int, list[Any]] = {}  # storages' addresses: the optimizers' tensors there
         self._refused: set[int] = set()
         self._watched: list[tuple[Any, int, str]] = []
@@ -45,13 +51,14 @@ class Later:
                 self._know_all(item)
 
     def _know(self, tensor: Any) -> None:
-        tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+        local = getattr(tensor, "_local_tensor", tensor)
         try:
-            start = tensor.untyped_storage().data_ptr()
+            start = local.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):  # it has no storage of its own
             return
         if start:
-            self._starts.setdefault(start, []).append(tensor)
+            # A change through a DTensor counts in its own counter only.
+            self._starts.setdefault(start, []).extend((tensor,) if local is tensor else (local, tensor))
 
     @property
     def takes_arrays(self) -> bool:
@@ -68,6 +75,10 @@ class Later:
             return False
         self._watched.append((tensor, version, path))
         return True
+
+    def watch(self, tensor: Any, path: str) -> None:
+        """Watch a tensor, too, such as a DTensor whose local tensor is taken."""
+        self._watched.append((tensor, tensor._version, path))
 
     def _take(self, tensor: Any, start: int, path: str) -> bool:
         known = self._starts.get(start, () if self._takes_all else None)
@@ -88,18 +99,12 @@ class Later:
         """Compare everything with the call; InvalidError: the copy may have parts of two states."""
         for tensor, version, path in (*self._watched, *self._others):
             if tensor._version != version:
-                raise InvalidError(f"{path}: it was changed before it was copied{self._remedy()}")
+                raise InvalidError(f"{path}: it was changed before it was copied, {self._remedy}")
         for start, (storage, size, path, hashed) in self._storages.items():
             if storage.data_ptr() != start or storage.nbytes() != size:
-                raise InvalidError(f"{path}: its storage was freed or resized before it was copied{self._remedy()}")
+                raise InvalidError(f"{path}: its storage was freed or resized before it was copied, {self._remedy}")
             if hashed is not None and _hash(storage, start, size) != hashed:
-                raise InvalidError(f"{path}: its bytes were changed before they were copied{self._remedy()}")
-
-    def _remedy(self) -> str:
-        return (
-            f", so {self.snapshot} was not taken. Until a snapshot is copied, only steps of its optimizers may change "
-            "its tensors: before other changes call its captured(), or take it with lazy=False"
-        )
+                raise InvalidError(f"{path}: its bytes were changed before they were copied, {self._remedy}")
 
 
 def _hash(storage: Any, start: int, size: int) -> str:
