@@ -126,7 +126,10 @@ def hooks_of(optimizers: list[Any]) -> list[_Hook]:
         hook = _hooks.get(optimizer)
         if hook is None:
             hook = _Hook()
-            optimizer.register_step_pre_hook(hook)
+            optimizer.register_step_pre_hook(hook)  # the last one, too: a hook before it may take a snapshot
+            handle = optimizer.register_step_pre_hook(hook)
+            with contextlib.suppress(AttributeError, KeyError):  # other versions of torch, other optimizers
+                optimizer._optimizer_step_pre_hooks.move_to_end(handle.id, last=False)
             _hooks[optimizer] = hook
         hooks.append(hook)
     return hooks

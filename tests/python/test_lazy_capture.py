@@ -121,6 +121,35 @@ def test_the_call_returns_before_the_copy(shelf: lmcstore.Shelf, gate: Gate) -> 
     assert snap.tags == ["x"] and snap.metrics == {"loss": 0.5}
 
 
+def step_behind_the_gate(gate: Gate, step: Callable[[], Any]) -> None:
+    """Let a step run until it waits, or change what it can; then open the gate, and end the step."""
+    stepping = threading.Thread(target=step)
+    stepping.start()
+    stepping.join(0.1)
+    gate.open()
+    stepping.join()
+
+
+def test_steps_wait_before_earlier_hooks(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    training.optimizer.register_step_pre_hook(lambda *_: training.weight.data.mul_(0.5))  # which torch does not count
+    state = copy.deepcopy(training.state())
+    snap = training.lazily(shelf)
+    step_behind_the_gate(gate, training.optimizer.step)
+    same(state, snap.wait().state_dict())
+
+
+def test_a_hook_before_a_step_takes_a_snapshot(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training, taken = Training(), []
+    training.optimizer.register_step_pre_hook(lambda *_: taken.append(training.lazily(shelf)))
+    gate.open()
+    training.lazily(shelf).wait()
+    gate.opened.clear()
+    state = copy.deepcopy(training.state())
+    step_behind_the_gate(gate, training.optimizer.step)
+    same(state, taken[0].wait().state_dict())
+
+
 def change_in_place(training: Training) -> None:
     with torch.no_grad():
         training.weight.add_(1)

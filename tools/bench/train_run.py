@@ -99,8 +99,7 @@ class HookTimer:
         self.seconds = 0.0
         self._begin = 0.0
         self._optimizer = optimizer
-        optimizer.register_step_pre_hook(self._first)
-        self._handle = optimizer.register_step_pre_hook(self._last)
+        self._handles = [optimizer.register_step_pre_hook(hook) for hook in (self._first, self._last)]
 
     def _first(self, *_: Any) -> None:
         self._begin = time.perf_counter()
@@ -108,10 +107,11 @@ class HookTimer:
     def _last(self, *_: Any) -> None:
         self.seconds += time.perf_counter() - self._begin
 
-    def stay_last(self) -> None:
-        """Move the last hook behind those that were added meanwhile."""
-        self._handle.remove()
-        self._handle = self._optimizer.register_step_pre_hook(self._last)
+    def stay_outermost(self) -> None:
+        """Move the hooks around those that were added meanwhile."""
+        first, last = self._handles
+        self._optimizer._optimizer_step_pre_hooks.move_to_end(first.id, last=False)
+        self._optimizer._optimizer_step_pre_hooks.move_to_end(last.id)
 
 
 class Watch:
@@ -164,7 +164,7 @@ def warm_up(stepper: Stepper, saver: Any, hooks: HookTimer) -> None:
             wait = saver.save(stepper.training.state(), -WARM + number)
             if wait is not None:
                 wait()
-    hooks.stay_last()
+    hooks.stay_outermost()
     hooks.seconds = 0.0
 
 
@@ -244,7 +244,7 @@ def run_single(folder: Path, size: int, rounds: int, pause_s: float, threads: in
                 begin = time.perf_counter()
                 snapshot = shelf.snapshot(state, wait=False, lazy=lazy)
                 called = time.perf_counter()
-                hooks.stay_last()
+                hooks.stay_outermost()
                 time.sleep(pause)
                 hooks.seconds = 0.0
                 optimizer.step()
