@@ -775,7 +775,8 @@ def test_policy(pool):
     assert shown["would_remove"] == []
     count = shown["kept"]
     tried = as_json("policy", pool, "run", "keep=last:1", "chain=2", "--dry-run")
-    assert tried["policy"] == shown["policy"]
+    assert tried["policy"] == "keep_raw=4 chain=2 keep=last:1"
+    assert as_json("policy", pool, "run")["policy"] == shown["policy"]
     assert len(tried["would_remove"]) + tried["kept"] == count and tried["freed_bytes"] > 0
     assert " freed" in text("policy", pool, "run", "keep=last:1", "--dry-run")
     with lmcstore.open(pool, mode="r+"):

@@ -262,6 +262,7 @@ def test_a_run_names_the_step_and_the_tensor(pool_path: str, gate: Gate) -> None
             gate.opened.clear()
         gate.open()
         run.save(9, wait=True)
+        gc.collect()  # while an object of the failed snapshot is left, the close reports it again
 
 
 def test_a_failed_snapshot_is_not_the_next_one_of_its_number(shelf: lmcstore.Shelf, gate: Gate) -> None:
