@@ -575,6 +575,28 @@ def test_a_wrapper_of_an_optimizer(shelf: lmcstore.Shelf, gate: Gate) -> None:
     same(taken.state_dict(), before)
 
 
+def test_a_wrapper_that_changes_tensors_itself(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: Any) -> None:
+            super().__init__(optimizer.param_groups, {})
+            self.optimizer = optimizer
+            self.state[optimizer.param_groups[0]["params"][0]] = {"slow": torch.ones(3)}
+
+        def step(self, closure: Any = None) -> None:
+            for tensor in (training.weight, self.state[training.weight]["slow"]):
+                tensor.data.mul_(0.5)
+            self.optimizer.step(closure)
+
+    training = Training()
+    wrapper = Wrapper(training.optimizer)
+    state = training.state() | {"slow": wrapper.state[training.weight]["slow"]}
+    before = copy.deepcopy(state)
+    snap = shelf.snapshot(state, wait=False, lazy=wrapper)
+    step_behind_the_gate(gate, wrapper.step)
+    same(before, snap.wait().state_dict())
+    assert not torch.equal(training.weight, before["model"]["0.weight"]) and state["slow"][0] == 0.5
+
+
 def test_a_child_waits_for_nothing(shelf: lmcstore.Shelf, gate: Gate) -> None:
     training = Training()
     copied = training.lazily(shelf.store["copied"])

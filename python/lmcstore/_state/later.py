@@ -7,7 +7,7 @@ that ``p.data = other`` frees nothing that is still to be copied; the old bytes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import _core
@@ -113,23 +113,26 @@ def _hash(storage: Any, start: int, size: int) -> str:
 
 
 def optimizers_of(lazy: Any) -> list[Any] | None:
-    """Return the optimizers that ``lazy=`` names; None: it is True.
+    """Return the optimizers that ``lazy=`` names, with those that they wrap; None: it is True.
 
     UnsupportedError: one of them is no optimizer of torch, nor a wrapper of one.
     """
     if lazy is True:
         return None
     given = list(lazy) if isinstance(lazy, Iterable) else [lazy]
-    return [_optimizer_in(each) for each in given]
+    return [optimizer for each in given for optimizer in _optimizers_in(each)]
 
 
-def _optimizer_in(value: Any) -> Any:
+def _optimizers_in(value: Any) -> Iterator[Any]:
+    """Yield a wrapper, whose step may change tensors before the inner one's, if it has hooks, and what it wraps."""
     inner = value
-    while getattr(inner, "optimizer", None) is not None:  # Accelerate's is an optimizer, too, without hooks of its own
+    while getattr(inner, "optimizer", None) is not None:
+        if "_optimizer_step_pre_hooks" in getattr(inner, "__dict__", ()):  # Accelerate's has their methods only
+            yield inner
         inner = inner.optimizer
     if not hasattr(inner, "register_step_pre_hook"):
         raise UnsupportedError(
             f"lazy= takes True, or optimizers of torch (one or a list), whose step tells that tensors change, not a "
             f"{type(value).__qualname__}"
         )
-    return inner
+    yield inner
