@@ -258,11 +258,10 @@ class Shelf:
         if skip and self._store._pool.would_wait(self._name):
             logger.info("%s: a snapshot of step %s is left out: others are being copied or written", self._name, step)
             return None
-        optimizers = optimizers_of(lazy) if later is not None else None
         encoded = Encoded(state, later=later)
         self._store._begin_writing(self._name)
         options = step, parent_number, tag_list, names, values, json_text
-        return self._taken_now(encoded, scale, later, optimizers, wait, options)
+        return self._taken_now(encoded, scale, later, wait, options)
 
     def _prepare(
         self,
@@ -283,21 +282,20 @@ class Shelf:
         later = self._later(lazy, False, step)
         encoded = Encoded(state, later=later)
         options = step, _DEFAULT_PARENT, (), (), (), None
-        return self._taken_now(encoded, scale, later, lazy, lazy is None, options, group, copied), encoded
+        return self._taken_now(encoded, scale, later, lazy is None, options, group, copied), encoded
 
     def _taken_now(
         self,
         encoded: Encoded,
         scale: float,
         later: Later | None,
-        optimizers: list[Any] | None,
         wait: bool,
         options: tuple[Any, ...],
         group: bytes | None = None,
         copied: Callable[[], None] | None = None,
     ) -> Snapshot:
         """Capture an encoded state and commit it; `options`: step, parent, tags, metrics, metadata."""
-        hooks = hooks_of(optimizers or [])
+        hooks = hooks_of(later.optimizers if later is not None else [])
         capture = self._store._pool.begin(self._name)
         mode = _SYNCHRONOUS if wait else _ASYNCHRONOUS if later is None else _PROMISE
         step, parent, tags, names, values, json_text = options

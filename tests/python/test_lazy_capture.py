@@ -565,12 +565,13 @@ def test_a_wrapper_of_an_optimizer(shelf: lmcstore.Shelf, gate: Gate) -> None:
             self.optimizer = optimizer
 
     training = Training()
+    taken, _ = shelf._prepare(training.state(), b"x" * 16, 1, lazy=[Wrapper(training.optimizer)])  # as a Run of ranks
+    step_behind_the_gate(gate, training.optimizer.step)
+    assert taken.captured()
+    gate.opened.clear()
     taken = shelf.snapshot(training.state(), wait=False, lazy=Wrapper(training.optimizer))
-    stepping = threading.Thread(target=training.optimizer.step)
     before = copy.deepcopy(training.state())
-    stepping.start()
-    gate.open()
-    stepping.join()
+    step_behind_the_gate(gate, training.optimizer.step)
     taken.wait()
     same(taken.state_dict(), before)
 

@@ -36,8 +36,7 @@ class Staging:
     """A state between `take`, in the thread that trains, and `copied`, in the thread that saves."""
 
     def __init__(self, lazy: Any) -> None:
-        self._optimizers = optimizers_of(lazy)
-        self._later = Later(self._optimizers, False, remedy=_REMEDY)
+        self._later = Later(optimizers_of(lazy), False, remedy=_REMEDY)
         self._ended = threading.Event()
         self._given_up = ""
         self._lock = threading.Lock()
@@ -48,7 +47,7 @@ class Staging:
 
     def take(self, state: dict[str, Any], copied: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
         """Return the state with the tensors that are copied later, and with copies of everything else."""
-        hooks = hooks_of(self._optimizers or [])
+        hooks = hooks_of(self._later.optimizers)
         others = Others()
         tree = walk(state, "", lambda value, path: self._later_or(others, value, path))
         others.copy(copied)

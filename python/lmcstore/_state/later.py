@@ -26,6 +26,7 @@ class Later:
         self, optimizers: list[Any] | None, verify: bool, step: int | None = None, remedy: str | None = None
     ) -> None:
         self._takes_all = optimizers is None
+        self.optimizers = optimizers or []
         self._verify = verify
         self.snapshot = "this snapshot" if step is None else f"the snapshot of step {step}"
         self._remedy = remedy or (
@@ -37,7 +38,7 @@ class Later:
         self._watched: list[tuple[Any, int, str]] = []
         self._others: list[tuple[Any, int, str]] = []  # the optimizers' own, with the path of one of the same storage
         self._storages: dict[int, tuple[Any, int, str, str | None]] = {}  # taken, by address: size, path, hash
-        for optimizer in optimizers or ():
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     self._know(parameter)
