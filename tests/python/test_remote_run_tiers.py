@@ -234,6 +234,23 @@ def test_pull_brings_them_back(run: Path, url: str) -> None:
     assert push(run, url)["confirmed"] == 0
 
 
+def test_parts_of_a_pool_that_was_begun_anew_come_back_into_it(run: Path, here: str) -> None:
+    """The second sub-run of a rank is that of the first file then, and the lost pool gets another name."""
+    push(run, here)
+    run.joinpath(RANKS[1]).unlink()
+    save(run, 7, 8, 9, 10)
+    for name in RANKS:
+        with lmcstore.open(run / name, "r+") as store:
+            store["run"].policy = LOCAL
+    assert push(run, here)["confirmed"] > 0
+    assert left(run)[1] == [1, 2]
+    for what in ("run@8", None, None):
+        lmcstore.pull(here, run, what)
+    assert sorted(path.name for path in run.glob("rank-*.pool")) == [RANKS[0], "rank-00001.2.pool", RANKS[1]]
+    assert left(run) == [[], [], []]
+    check_all(run, list(range(1, 11)))
+
+
 def test_a_pull_that_dies(run: Path, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
     push(run, here)
     fate = Fate(monkeypatch)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .store import FolderStore
 
 ARCHIVE = ".archive"
-_POOL = ".pool"
+POOL = ".pool"
 _RECORDS_ARCHIVE = f"records{ARCHIVE}"
 _WAIT_MS = 10_000
 _COMMIT_S = 2.0
@@ -238,7 +238,7 @@ class Dump:
 
     def _dump_rank(self, path: str, parts: list[Wanted]) -> None:
         pool = dict(self._store._ranks.all())[os.path.basename(path)]
-        name = os.path.basename(path).removesuffix(_POOL) + ARCHIVE
+        name = os.path.basename(path).removesuffix(POOL) + ARCHIVE
         file = _NewFile(os.path.join(self._folder, name))
         try:
             report = self._dump(pool, tuple(ranges_of(parts)), name, file)
@@ -381,10 +381,10 @@ class Restore:
     def _is_free(self, names: list[str]) -> bool:
         """Whether the folder is empty, or a restore of the same ranks has begun it."""
         files = [name for name in os.listdir(self._folder) if not name.startswith(RESTORING)]
-        others = [name for name in files if name.startswith("rank-") and name.endswith(_POOL)]
+        others = [name for name in files if name.startswith("rank-") and name.endswith(POOL)]
         if not is_restoring(self._folder):
             return not files
-        return RECORDS not in files and {name.removesuffix(_POOL) for name in others} <= set(names)
+        return RECORDS not in files and {name.removesuffix(POOL) for name in others} <= set(names)
 
     def _create(self, name: str) -> Store:
         """Open a pool of the folder, or create it."""
@@ -398,10 +398,12 @@ class Restore:
             report = store._pool.restore(files, (), (), None, move_tags, False, self._progress)
         return report | {"warnings": _warned(report)}
 
-    def _restore_rank(self, stem: str) -> None:
-        store = self._stores.get(stem + _POOL)
+    def _restore_rank(self, stem: str, file: str = "") -> None:
+        """Restore the archives of a name into the pool of that name, or of another file."""
+        file = file or stem + POOL
+        store = self._stores.get(file)
         is_open = store is not None
-        store = self._create(stem + _POOL) if store is None else store
+        store = self._create(file) if store is None else store
         try:
             report = self._restore(store, stem, False)
         finally:

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .._remote import state
+from .._remote.codec import rank_of, sub_runs
 from .._remote.place import Place
 from .._remote.pull import Progress, Puller
 from .._remote.which import numbers_of
 from .._text.arguments import absolute
 from ..errors import Error, NotFoundError
 from ..store import Store
-from .dumps import Restore, Wanted, ranges_of, records_of
+from .dumps import POOL, Restore, Wanted, ranges_of, records_of
 from .ranks import RECORDS, is_restoring, lacking, rank_files
 from .store import FolderStore, open_folder
 
@@ -49,16 +51,36 @@ class _Pull(Restore):
         with self._place.below(stem) as place:
             return self._pull(store, place, self._wanted(stem, state.read(place)))
 
-    def _restore_rank(self, stem: str) -> None:
+    def _restore_rank(self, stem: str, file: str = "") -> None:
         try:
             with self._place.below(stem) as place:
-                if not self._wanted(stem, state.read(place)):
+                now = state.read(place)
+                if not self._wanted(stem, now):
                     return
         except NotFoundError:
             if not self._allows:
                 raise
             return
-        super()._restore_rank(stem)
+        super()._restore_rank(stem, self._file(stem, now))
+
+    def _file(self, stem: str, now: state.State) -> str:
+        """Return the file of the pool that has snapshots of a sub-run, or a free name.
+
+        A rank's pool may have been begun anew, or have another name. A new folder has the names of the sub-runs.
+        """
+        usual = stem + POOL
+        if self._records is None:
+            return usual
+        for name in sorted(self._stores, key=lambda name: name != usual):
+            if _has_some(self._stores[name], now):
+                return name
+        names = itertools.chain([usual], (one + POOL for one in sub_runs(rank_of(stem))))
+        return next(filter(self._is_free_name, names))
+
+    def _is_free_name(self, name: str) -> bool:
+        """Whether a file is not there, or a pool without shelves."""
+        store = self._stores.get(name)
+        return not os.path.lexists(self._path(name)) if store is None else not list(store)
 
     def _wanted(self, stem: str, now: state.State) -> list[str]:
         """Return the ranges of the parts that are in a sub-run."""
@@ -92,6 +114,19 @@ class _Pull(Restore):
         puller.pull()
         done = {"snapshots": puller.snapshots, "snapshots_skipped": puller.skipped, "bytes": puller.bytes}
         return done | {"contents": 0, "contents_found": 0, "warnings": []}
+
+
+def _has_some(store: Store, now: state.State) -> bool:
+    """Whether a pool has a part that is in a sub-run, also one that it let go."""
+    for name in store:
+        there = now.find(name)
+        if there is None:
+            continue
+        for snapshot in store[name]:
+            entry = there.entry(snapshot.number)
+            if entry is not None and entry.of is not None and entry.of.group == snapshot._info["group"].hex():
+                return True
+    return False
 
 
 def pull_run(
