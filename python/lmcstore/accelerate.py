@@ -71,7 +71,7 @@ def register(
     lazy
         True: `Registered.save` returns before the tensors are copied that the optimizers change; their next step waits
         for the copy. None: so for models on a GPU; those on the CPU, where copies beside the training delay it more,
-        are copied first. False: it returns when the snapshot is durable.
+        and of optimizers with ``capturable=True``, are copied first. False: it returns when the snapshot is durable.
     policy
         Words of `Shelf.policy` to set.
 

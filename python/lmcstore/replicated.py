@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from . import errors
 from ._arrays.packages import loaded
+from ._state.later import may_replay
 from ._state.targets import States, generators, generators_of
 from ._text.arguments import int64
 from ._text.similar import listed
@@ -177,9 +178,10 @@ class Replicated:
             Returns the state on rank 0, without the generators, which are added.
         lazy
             True: return before the tensors of `optimizers` are copied, as with ``lazy`` of `Shelf.snapshot`. None: the
-            same for optimizers with parameters on devices. False: return when the snapshot is durable.
+            same for optimizers with parameters on devices and without ``capturable=True``, since a CUDA graph may
+            replay the steps of others without hooks. False: return when the snapshot is durable.
         """
-        later = [one for one in optimizers if lazy or (lazy is None and _is_on_device(one))]
+        later = [one for one in optimizers if lazy or (lazy is None and _is_on_device(one) and not may_replay(one))]
         drawn = self.gathered(lambda: States().of(generators()))
 
         def take() -> int:

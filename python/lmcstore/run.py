@@ -15,6 +15,7 @@ from ._folder.ranked import RankSnapshot, RunOfRanks
 from ._folder.store import is_folder
 from ._folder.writing import opener_of
 from ._optimizer.gradients import scale_of
+from ._state.later import may_replay
 from ._state.targets import States, generators, generators_of
 from ._text.arguments import a_kind, file_path, int64
 from ._text.similar import listed, shown
@@ -238,7 +239,7 @@ class Run:
         gradients: Any = None,
         gradient_scale: float | None = None,
         wait: bool = False,
-        lazy: bool = True,
+        lazy: bool | None = None,
     ) -> Snapshot:
         """Take a snapshot of all objects after a step, and return it.
 
@@ -256,7 +257,9 @@ class Run:
         wait
             Return when the snapshot is durable.
         lazy
-            False: return when everything is copied.
+            False: return when everything is copied. True: optimizers with ``capturable=True`` are copied later, too. A
+            replayed CUDA graph calls no hook: with such a graph, also of an optimizer that has no ``capturable``, call
+            `Snapshot.captured` before its replay, or give False.
         metrics, tags, meta, gradients, gradient_scale
             As for `Shelf.snapshot`. Of several ranks, the first three are those of rank 0.
 
@@ -271,7 +274,8 @@ class Run:
         """
         if not self._is_begun:
             self._warn_if_not_empty()
-        optimizers = list(States().optimizers(self._objects)) if lazy and not wait else []
+        found = () if wait else States().optimizers(self._objects)
+        optimizers = [one for one in found if lazy or (lazy is None and not may_replay(one))]
         if self._ranks is not None:
 
             def taken() -> tuple[dict[str, Any], float]:

@@ -84,7 +84,8 @@ class StoreTrainer(_Trainer):
         The name of the shelf.
     lazy
         True: a save returns before the tensors are copied that the optimizer changes; its next step waits for the copy.
-        None: so for a model on a GPU; one on the CPU, where copies beside the training delay it more, is copied first.
+        None: so for a model on a GPU; one on the CPU, where copies beside the training delay it more, or of an
+        optimizer with ``capturable=True``, is copied first.
         Both become durable some time later; a failure is raised by the next save, or by `train`. False: each save
         returns when its snapshot is durable.
     policy

@@ -265,6 +265,23 @@ def test_a_run_names_the_step_and_the_tensor(pool_path: str, gate: Gate) -> None
         gc.collect()  # while an object of the failed snapshot is left, the close reports it again
 
 
+def test_what_a_graph_may_replay_is_copied_at_once(pool_path: str, gate: Gate) -> None:
+    """The replay of a CUDA graph changes tensors as NumPy does: no hook is called, and nothing is counted."""
+    training = Training()
+    training.optimizer.param_groups[0]["capturable"] = True  # whose steps need a GPU
+    weight = training.weight.detach().numpy()
+    with lmcstore.Run(pool_path, model=training.model, optimizer=training.optimizer) as run:
+        state = copy.deepcopy(training.state())
+        snap = run.save(1)
+        weight += 1
+        gate.open()
+        same(state["model"], snap.wait().state_dict()["model"])
+        gate.opened.clear()
+        snap = run.save(2, lazy=True)
+        assert not snap.captured(0)
+        gate.open()
+
+
 def test_a_failed_snapshot_is_not_the_next_one_of_its_number(shelf: lmcstore.Shelf, gate: Gate) -> None:
     training = Training()
     bad = training.lazily(shelf)

@@ -113,6 +113,11 @@ def _hash(storage: Any, start: int, size: int) -> str:
         return _core.codec_digest(data, U8, 0)
 
 
+def may_replay(optimizer: Any) -> bool:
+    """Whether a CUDA graph may have an optimizer's steps: its replay calls no hook, and torch counts no change."""
+    return any(group.get("capturable") for group in optimizer.param_groups)
+
+
 def optimizers_of(lazy: Any) -> list[Any] | None:
     """Return the optimizers that ``lazy=`` names, with those that they wrap; None: it is True.
 
