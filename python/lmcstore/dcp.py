@@ -114,7 +114,8 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         For `dcp.async_save` in a thread: return before the tensors are copied that these optimizers' steps change, as
         ``lazy`` of `Shelf.snapshot`. Their next step waits for the copy; nothing else may change them before. The rest
         of the state is copied in memory first. True: all tensors are copied later, and no step waits. A change that
-        torch has counted fails the save.
+        torch has counted fails the save; `Shelf.snapshot` lists what it does not count. A replayed CUDA graph calls no
+        hook: wait for the future before its replay.
     pool_options
         Options of `lmcstore.open` for the rank's pool, as for `Run`: ``pool_options={"memory": "64MiB"}``. They are
         taken when the process opens the pool, with its first save.

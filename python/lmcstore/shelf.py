@@ -214,8 +214,11 @@ class Shelf:
             tensors and arrays are copied later, and no hook waits. One snapshot of a shelf can be uncopied; the next
             one waits for it. If torch has counted a change of such a tensor before it was copied, the snapshot fails:
             `wait`, or else the next call, raises an error with its path. torch does not count changes by ``p.data``,
-            by NumPy, or by kernels of others, nor one that another thread still makes when the copy ends. Live tensors
-            are copied before, as are all while this shelf is in a transaction.
+            by NumPy, by kernels of others, by a replayed CUDA graph, by collectives of torch.distributed, by
+            ``torch._foreach_*`` of DTensors, nor one that another thread still makes when the copy ends; with True,
+            nor those by a tensor around it, such as a DTensor around its local tensor. A replayed CUDA graph calls no
+            hook: call `Snapshot.captured` before its replay, or leave `lazy` out. Live tensors are copied before, as
+            are all while this shelf is in a transaction.
         verify
             With `lazy`: find all changes, by hashes of the tensors before and after; takes the time of reading them.
             Arrays, and tensors on devices, are then copied before.
