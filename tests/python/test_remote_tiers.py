@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import threading
 import time
@@ -26,6 +27,7 @@ pytest.importorskip("obstore")
 from lmcstore._remote import confirm, state, sweep
 from lmcstore._remote.place import Place
 from lmcstore._remote.pull import Puller
+from lmcstore._remote.push import Pusher
 
 pytestmark = pytest.mark.usefixtures("remote_on_path")
 LOCAL = "keep_raw=1 local=last:3 links=3"
@@ -88,6 +90,65 @@ def test_they_go_and_are_read(quiet: lmcstore.Store, url: str, how: str, tmp_pat
     with pulled(url, tmp_path) as copy:
         expect(copy, list(range(1, 10)))
         assert copy["run"].tags == {"best": 2, "late": 4} and copy["run"][4].metrics == {"loss": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "when"),
+    [
+        ("deleted", (confirm.Confirmer, "sound")),
+        ("replaced", (confirm.Confirmer, "sound")),
+        ("deleted", (Pusher, "_agree")),
+        ("replaced", (Pusher, "_agree")),
+        ("deleted", (Pusher, "_commit")),
+    ],
+)
+def test_a_run_that_is_deleted_while_it_is_pushed(
+    quiet: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, when: tuple[Any, str]
+) -> None:
+    """The push fails, and nothing leaves the pool for a run that is gone."""
+    url, other, bucket = f"file://{tmp_path}/bucket", f"file://{tmp_path}/other", tmp_path / "bucket"
+    fill(quiet, 1, 7)
+    quiet["run"].policy = LOCAL
+    quiet.push(other, confirm="off")
+    quiet.push(url, confirm="off")
+    fill(quiet, 8, 8)
+    before = getattr(*when)
+
+    def then(*arguments: Any, **options: Any) -> Any:
+        shutil.rmtree(bucket)
+        if change == "replaced":
+            shutil.copytree(tmp_path / "other", bucket)
+        return before(*arguments, **options)
+
+    with monkeypatch.context() as changes, pytest.raises(lmcstore.RemoteError, match="deleted or replaced at"):
+        changes.setattr(*when, then)
+        quiet.push(url)
+    quiet.compact()
+    assert remote(quiet) == []
+    expect(quiet, list(range(1, 9)))
+    if when[1] == "_commit":  # what was committed after that is no run
+        with pytest.raises(lmcstore.RemoteError, match="empty URL"):
+            quiet.push(url)
+        shutil.rmtree(bucket)
+    assert settle(quiet, url)["confirmed"] == 5
+
+
+def test_a_push_that_follows_looks_for_objects_again(quiet: lmcstore.Store, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    quiet.push(url, confirm="off")
+    with Place(url) as place:
+        now, one = state.read(place), confirm.Confirmer(quiet, place, whole=False)
+        shelf = now.shelf("run")
+        assert one._is_sound(shelf, 1)
+        for path in (tmp_path / "bucket/data").glob("*/0*"):
+            path.unlink()
+        one._begun -= confirm.LOOK_AGAIN_S + 1
+        one.candidates("run", True)
+        with pytest.raises(lmcstore.NotFoundError):
+            one._is_sound(shelf, 1)
+        one.close()
 
 
 def test_what_needs_them_here_is_refused(quiet: lmcstore.Store, url: str, tmp_path: Path) -> None:

@@ -533,6 +533,7 @@ class RunPusher(Pusher):
 
         Another one adds the tags of the snapshots that it has committed.
         """
+        state.check_there(self._state)
         shelves = sorted({wanted.shelf for wanted in self._wanted()})
         home = [shelf for shelf in shelves if self._is_home(shelf)]
         others = [shelf for shelf in shelves if shelf not in home] if self.snapshots > self._tagged else []

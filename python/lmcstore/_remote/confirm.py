@@ -49,7 +49,7 @@ class Confirmer:
         """Confirm the snapshots of a shelf that may go; return how many. Without `waits`: only when some have gathered.
 
         They are marked at the URL first, by a commit, so that nobody removes them there. DamagedError, NotFoundError: a
-        copy is wrong, or lacks an object; without `waits` that is logged.
+        copy is wrong, or lacks an object; without `waits` that is logged. RemoteError: the run is gone there.
         """
         epoch, infos = self.candidates(shelf, waits)
         return len(self.ask(shelf, epoch, self.sound(shelf, infos, commit, now, waits=waits)))
@@ -90,6 +90,7 @@ class Confirmer:
             changed.update(entries)
             return bool(entries)  # also if they have the mark: this commit comes after removals that it did not see
 
+        state.check_there(now())
         commit(mark)
         there = now().find(shelf)
         if there is None:
@@ -126,8 +127,9 @@ class Confirmer:
         if not lets_go(info):
             return []
         stays = _stays(info)
-        if now - self._begun > LOOK_AGAIN_S:  # tags may have gone
+        if now - self._begun > LOOK_AGAIN_S:  # tags may have gone, and objects
             self._first, self._begun = {}, now
+            self._seen.clear()
         end = pool.newest(shelf, 1 << 63, stays)[-1]
         tagged = set(self._store[shelf].tags.values())
         found: list[dict[str, Any]] = []

@@ -162,8 +162,7 @@ class Pusher:
         """Send all missing snapshots; whether there were any. `waits`: for keys, and everything is compared."""
         for _ in range(8):
             try:
-                sent = self._pass(waits)
-                return sent
+                return self._pass(waits)
             except _Stale as error:
                 log.info("%s: %s; the push begins again from the newest state", self._place.url, error)
                 self._outlines.clear()
@@ -557,6 +556,7 @@ class Pusher:
 
     def _agree(self) -> None:
         """Bring names, tags, policies, metrics and notes up to date."""
+        state.check_there(self._state)
         shelves = sorted({wanted.shelf for wanted in self._wanted()})
         self._commit(lambda draft: agree.update(self._store, draft, shelves, self._mirror))
         self._agreed = time.monotonic()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from ..errors import DamagedError, ExistsError, InUseError, NotFoundError, UnsupportedError
+from ..errors import DamagedError, ExistsError, InUseError, NotFoundError, RemoteError, UnsupportedError
 from . import codec, outline
 from .codec import Archive, Entry, Node, Origin, Parts
 from .place import Place
@@ -360,11 +360,32 @@ def _check_mark(found: State, mark: Future[bytes]) -> None:
     try:
         begun = codec.read_mark(mark.result(), found.place.where(MARK))
     except (DamagedError, NotFoundError):  # it was begun now, or only this object is lost
+        if found.number:
+            check_there(found)
         return
     if begun.run != found.run:
         raise DamagedError(
             f"{found.place.where(HEAD)} is of another run than {MARK} beside it: delete it, as it is only a copy"
         )
+
+
+def check_there(now: State) -> None:
+    """Refuse to go on with a run that was deleted at the place, or replaced by another one. RemoteError: it was."""
+    place = now.place
+    try:
+        if codec.read_mark(place.get(MARK, codec.MOST_STORED), place.where(MARK)).run == now.run:
+            return
+        what = "is of another run"
+    except DamagedError:  # push --repair
+        return
+    except NotFoundError:
+        if place.exists(log_name(1)):  # only the mark is lost
+            return
+        what = "and the first commit are gone"
+    raise RemoteError(
+        f"{place.where(MARK)} {what}: the run was deleted or replaced at {place.url}, and what was sent after that "
+        "can't be read. Bring the run back, or delete what is left there, and push to an empty URL"
+    )
 
 
 def _begun(place: Place, ranks: bool) -> State:
