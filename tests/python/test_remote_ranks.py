@@ -493,6 +493,36 @@ def test_a_run_that_changes_while_it_is_verified(
     assert "checked 3 snapshots" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("harm", ["piece damaged", "piece missing", "state damaged"])
+def test_a_pull_leaves_out_parts_that_cannot_be_read(run: Path, url: str, place: Path, harm: str) -> None:
+    """Parts of the same rank before and after them are pulled."""
+    for number in (1, 2, 3):
+        push(run, url, f"run@{number}")
+    below = place / "bucket/rank-00002"
+    with Place(f"{url}/rank-00002") as there:
+        entry = state.read(there).shelf("run").entry(1)
+        assert entry is not None
+    for path in below.joinpath(entry.archive.object).glob("*") if harm != "state damaged" else [below / "head"]:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.unlink() if harm == "piece missing" else path.write_bytes(data)
+    if harm == "state damaged":
+        newest = max(below.joinpath("log").iterdir())
+        newest.write_bytes(b"x" * newest.stat().st_size)
+    with pytest.raises((lmcstore.DamagedError, lmcstore.NotFoundError), match="rank-00002"):
+        lmcstore.pull(url, place / "strict")
+    done = lmcstore.pull(url, place / "third", allow_missing=True)
+    lost = [1, 2, 3] if harm == "state damaged" else [1]
+    with lmcstore.open(place / "third", "r") as store:
+        for one in store["run"]:
+            if one.number in lost:
+                with pytest.raises(lmcstore.NotFoundError, match="rank 2"):
+                    one["large"].numpy()
+            else:
+                assert one["large"].numpy().tobytes() == run_folder.arrays(one.step or 0)["large"].tobytes()
+    assert [line.partition(":")[0] for line in done["missing"]] == [f"run@{number}" for number in lost]
+
+
 def test_damage_and_missing_parts_are_named(
     run: Path, url: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

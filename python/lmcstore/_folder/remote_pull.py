@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,11 +15,13 @@ from .._remote.place import Place
 from .._remote.pull import Progress, Puller
 from .._remote.which import numbers_of
 from .._text.arguments import absolute
-from ..errors import Error, NotFoundError
+from ..errors import DamagedError, Error, NotFoundError
 from ..store import Store
 from .dumps import POOL, Restore, Wanted, ranges_of, records_of
 from .ranks import RECORDS, is_restoring, lacking, rank_files
 from .store import FolderStore, open_folder
+
+log = logging.getLogger("lmcstore")
 
 
 class _Pull(Restore):
@@ -49,7 +52,25 @@ class _Pull(Restore):
                 return self._pull(store, self._place, self._what)
             return self._pull(store, self._place, self._ranges)  # without later ones, whose parts were not pulled
         with self._place.below(stem) as place:
-            return self._pull(store, place, self._wanted(stem, state.read(place)))
+            now = state.read(place)
+            wanted = self._wanted(stem, now)
+            try:
+                return self._pull(store, place, wanted)
+            except (DamagedError, NotFoundError):
+                if not self._allows:
+                    raise
+            return self._pull_each(store, place, now, wanted)
+
+    def _pull_each(self, store: Store, place: Place, now: state.State, wanted: list[str]) -> dict[str, Any]:
+        """Pull parts one by one, without those that can't be read: `_missing` names these."""
+        done: dict[str, Any] = {"contents": 0, "contents_found": 0, "bytes": 0, "warnings": []}
+        for shelf, numbers in numbers_of(now, wanted):
+            for number in numbers:
+                try:
+                    done["bytes"] += self._pull(store, place, [f"{shelf.name}@{number}"])["bytes"]
+                except (DamagedError, NotFoundError) as error:
+                    log.warning("%s", error)
+        return done
 
     def _restore_rank(self, stem: str, file: str = "") -> None:
         try:
@@ -57,9 +78,10 @@ class _Pull(Restore):
                 now = state.read(place)
                 if not self._wanted(stem, now):
                     return
-        except NotFoundError:
+        except (DamagedError, NotFoundError) as error:
             if not self._allows:
                 raise
+            log.warning("%s", error)
             return
         super()._restore_rank(stem, self._file(stem, now))
 
