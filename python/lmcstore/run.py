@@ -33,6 +33,17 @@ _OPTIONS = ("cast", "strict", "types")
 """Names of `Snapshot.load_into` that no object can have."""
 
 
+def _check(objects: dict[str, Any]) -> None:
+    """Refuse objects that can't be kept. Of several ranks, one alone may have such an object."""
+    if not objects:
+        raise InvalidError("a Run needs objects to keep: Run(pool, model=model, optimizer=optimizer)")
+    states = States()
+    for name, target in objects.items():
+        if name in _OPTIONS:
+            raise InvalidError(f"{name!r} is an option of load_into: give the object another name")
+        states.check(target, name)
+
+
 class Run:
     """A training loop's objects, and the shelf that keeps them.
 
@@ -123,15 +134,8 @@ class Run:
         for name, value, kind in options:
             if not isinstance(value, kind):
                 raise UnsupportedError(f"{name} is an option of Run, not {a_kind(value)}: give an object another name")
-        for name in _OPTIONS:
-            if name in objects:
-                raise InvalidError(f"{name!r} is an option of load_into: give the object another name")
         given = pool_options_of(pool_options, isinstance(pool, Store))
-        if not objects:
-            raise InvalidError("a Run needs objects to keep: Run(pool, model=model, optimizer=optimizer)")
-        states = States()
-        for name, target in objects.items():
-            states.check(target, name)
+        check = functools.partial(_check, objects)
         self._objects = objects
         self._rng = rng
         self._owns = not isinstance(pool, Store)
@@ -139,9 +143,10 @@ class Run:
         if not isinstance(pool, Store) and (ranks_of_process() > 1 or is_folder(file_path(pool))):
             names = [*objects, *((_RNG,) if rng else ())]
             opener = functools.partial(opener_of, options=given, opens=open)
-            self._ranks = RunOfRanks(file_path(pool), shelf, float(timeout), replicated, names, opener)
+            self._ranks = RunOfRanks(file_path(pool), shelf, float(timeout), replicated, names, opener, check)
             self._store: Store = self._ranks.store
         else:
+            check()
             self._store = pool if isinstance(pool, Store) else open(pool, **given)
         self._shelf = self._store[shelf]
         self._resumed: Snapshot | None = None

@@ -377,6 +377,18 @@ def misuse(rank: int, world: int, folder: Path) -> list[str]:
     return errors
 
 
+def refuse_an_object(rank: int, world: int, folder: Path, wrong: str) -> str:
+    """Make a Run, for which one rank has a wrong object; return the error."""
+    objects: dict[str, Any] = {"model": torch.nn.Linear(2, 2), "own": {"seen": rank}}
+    if rank == 1:
+        objects |= {"kind": {"own": object()}, "name": {"ranks": {}}, "class": {"own": torch.nn.Linear}}[wrong]
+    try:
+        lmcstore.Run(folder, timeout=2.0, **objects)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def fail_to_load(rank: int, world: int, folder: Path) -> str:
     """Refuse a state on rank 1; return the error."""
     loop = Loop("", rank, world)

@@ -316,6 +316,20 @@ def test_wrong_use(folder: Path, tmp_path: Path) -> None:
     assert ranks.run(2, run_ranks.misuse, tmp_path) == [["InvalidError", "InvalidError", "InputOutputError"]] * 2
 
 
+@pytest.mark.parametrize(
+    ("wrong", "kind", "reason"),
+    [
+        ("kind", "UnsupportedError", "own: an object has no state_dict"),
+        ("class", "UnsupportedError", "own: Linear is a class"),
+        ("name", "InvalidError", "'ranks' is the part of each rank's own objects"),
+    ],
+)
+def test_an_object_that_one_rank_can_not_keep_fails_all(folder: Path, wrong: str, kind: str, reason: str) -> None:
+    first, second = ranks.run(2, run_ranks.refuse_an_object, folder, wrong)
+    assert first.startswith(f"{kind}: rank 1: {reason}") and second.startswith(f"{kind}: {reason}")
+    assert not folder.exists()
+
+
 def test_a_load_that_fails_on_a_rank_fails_on_all(folder: Path) -> None:
     ranks.run(2, run_ranks.train, folder, 1)
     first, second = ranks.run(2, run_ranks.fail_to_load, folder)

@@ -138,19 +138,17 @@ class RunOfRanks:
         replicated: Iterable[str],
         names: list[str],
         opener: Callable[[int], writing.Opener],
+        check: Callable[[], None],
     ) -> None:
         self._replicated = [replicated] if isinstance(replicated, str) else list(replicated)
-        unknown = [name for name in self._replicated if name not in names]
-        if unknown:
-            raise InvalidError(f"replicated= names {listed(unknown)}, and the run has {listed(names)}")
-        if RANKS in names:
-            raise InvalidError(f"{RANKS!r} is the part of each rank's own objects: give the object another name")
         if not 0 < timeout <= _LONGEST_S:
             raise InvalidError(f"timeout can't be {timeout!r}: it is a number of seconds above 0, up to {_LONGEST_S:,}")
         self._folder = writing.folder_of(folder)
         channel = Channel(timeout)
         self.rank = channel.rank
         try:
+            together(channel.exchange, check)
+            together(channel.exchange, lambda: self._check_names(names))
             self._machine = Machine(channel, self._folder, shelf, opener)
         except BaseException:
             channel.close()
@@ -166,6 +164,13 @@ class RunOfRanks:
         self._world_size = channel.world_size
         self._saves = Saves(channel, self._machine, shelf)
         atexit.register(self._close_at_exit)
+
+    def _check_names(self, names: list[str]) -> None:
+        unknown = [name for name in self._replicated if name not in names]
+        if unknown:
+            raise InvalidError(f"replicated= names {listed(unknown)}, and the run has {listed(names)}")
+        if RANKS in names:
+            raise InvalidError(f"{RANKS!r} is the part of each rank's own objects: give the object another name")
 
     def _open_store(self) -> FolderStore:
         records = self._machine.records
