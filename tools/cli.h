@@ -58,6 +58,7 @@ struct cli_options {
     bool whole_shelf;
     bool finished;
     bool prune;
+    bool force;
     bool force_network;
     uint64_t size_bytes; /* 0: not given */
     uint64_t count;      /* 0: not given */
@@ -304,6 +305,8 @@ enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, cons
  * pool".
  */
 enum lmcs_status cli_output_check(struct cli *cli, const char *output_is, const char *input, const char *input_is);
+/* Refuses to replace a file that has content, unless --force is given. */
+enum lmcs_status cli_output_check_new(struct cli *cli);
 /* Opens the file of -o, or standard output. */
 enum lmcs_status cli_output_open(struct cli *cli, struct lmcs_outfile *output);
 

@@ -253,7 +253,7 @@ const struct cli_command cmd_compress = {
         "again. OUT has mode 0600 and appears whole or not at all; -: standard output. It does not depend on the\n"
         "number of threads. Both files and the result are held in memory. GB/s are 10^9 bytes of FILE per second,\n"
         "from memory to memory, including checksums, excluding the digests of the base.",
-    .options = "output base dtype level threads json",
+    .options = "output force base dtype level threads json",
     .min_arguments = 1,
     .max_arguments = 1,
     .run = run,

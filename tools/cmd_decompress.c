@@ -108,7 +108,7 @@ const struct cli_command cmd_decompress = {
         "FILE is an output of 'lmc-store compress'; -: standard input. Every checksum is verified. If it was\n"
         "compressed with --base, the same base is needed again, under any name. OUT has mode 0600 and appears whole\n"
         "or not at all; -: standard output.",
-    .options = "output base threads json",
+    .options = "output force base threads json",
     .min_arguments = 1,
     .max_arguments = 1,
     .run = run,

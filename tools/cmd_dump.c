@@ -30,7 +30,8 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
 }
 
 /*
- * Opens the archives of --since. Refuses one of them as the output: a restore needs it. Signals are not caught yet, so
+ * Opens the archives of --since. Refuses one of them as the output: a restore needs it; and a file that the
+ * dump would replace. Signals are not caught yet, so
  * the first one ends a wait for a FIFO.
  */
 static enum lmcs_status open_older(struct cli *cli, int *fds)
@@ -39,6 +40,8 @@ static enum lmcs_status open_older(struct cli *cli, int *fds)
     for (size_t i = 0; !cli_output_is_stdout(cli) && status == LMCS_OK && i < cli->options.since.count; i++)
         status = cli_output_check_path(cli, "-o", cli->options.output, cli->options.since.items[i],
                                        "the archive of --since");
+    if (status == LMCS_OK && !cli->options.resume)
+        status = cli_output_check_new(cli);
     for (size_t i = 0; status == LMCS_OK && i < cli->options.since.count; i++)
         status = cli_archive_open(cli, cli->options.since.items[i], &fds[i]);
     return status;
@@ -86,6 +89,8 @@ static enum lmcs_status run(struct cli *cli)
         status = open_older(cli, since);
     if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
+    if (status == LMCS_OK && cli->options.resume && cli->options.force)
+        status = cli_wrong_use(cli, "dump: --resume continues FILE, and --force replaces it: give one of them");
     if (status == LMCS_OK && cli->options.resume && cli_output_is_stdout(cli))
         status = cli_wrong_use(cli, "dump: --resume needs -o FILE");
     if (status == LMCS_OK)
@@ -113,7 +118,7 @@ const struct cli_command cmd_dump = {
         "snapshots with contents that a scrub found lost; otherwise they fail the dump.\n"
         "Of the folder of a run, FILE becomes a folder with an archive for each pool, and --since takes such folders.\n"
         "Ranks may save meanwhile. It has no records.archive if the dump was cut short.",
-    .options = "output force-network json since canonical resume skip-lost allow-missing",
+    .options = "output force force-network json since canonical resume skip-lost allow-missing",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,
     .run = run,

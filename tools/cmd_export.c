@@ -126,6 +126,8 @@ static enum lmcs_status run(struct cli *cli)
         return checked == LMCS_OK ? cli_export_tensorboard(cli) : checked;
     enum lmcs_status status = cli_output_check(cli, "a safetensors file", cli->options.arguments[0], "the pool");
     if (status == LMCS_OK)
+        status = cli_output_check_new(cli);
+    if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
@@ -162,7 +164,7 @@ const struct cli_command cmd_export = {
         "--metrics tensorboard writes an event file for TensorBoard into the folder of -o instead. It has the metrics\n"
         "of a shelf (run) or a range (run@5..9); if there is one shelf, ADDRESS may be left out. A later export\n"
         "replaces the file. A snapshot without a step has its number as the step.",
-    .options = "output part metrics force-network json",
+    .options = "output force part metrics force-network json",
     .min_arguments = 1,
     .max_arguments = 2,
     .run = run,

@@ -301,8 +301,8 @@ static enum lmcs_status check_options(struct cli *cli)
 {
     if (cli_output_is_stdout(cli))
         return cli_wrong_use(cli, "dump: the dump of a run is a folder of archives: -o FOLDER");
-    if (cli->options.canonical || cli->options.resume || cli->options.skip_lost)
-        return cli_wrong_use(cli, "dump: --canonical, --resume and --skip-lost are for a pool, not for a run");
+    if (cli->options.canonical || cli->options.force || cli->options.resume || cli->options.skip_lost)
+        return cli_wrong_use(cli, "dump: --canonical, --force, --resume and --skip-lost are for a pool, not for a run");
     return LMCS_OK;
 }
 

@@ -138,7 +138,9 @@ enum lmcs_status frames_check(struct cli *cli, const char *output_is)
     if (base != NULL && strcmp(base, "-") == 0 && strcmp(cli->options.arguments[0], "-") == 0)
         return cli_wrong_use(cli, "%s: file and base can't both come from standard input", command);
     enum lmcs_status status = cli_output_check(cli, output_is, cli->options.arguments[0], "the file to read");
-    return status == LMCS_OK && base != NULL ? cli_output_check(cli, output_is, base, "the base") : status;
+    if (status == LMCS_OK && base != NULL)
+        status = cli_output_check(cli, output_is, base, "the base");
+    return status == LMCS_OK ? cli_output_check_new(cli) : status;
 }
 
 static enum lmcs_status interrupted(struct cli *cli)

@@ -267,6 +267,7 @@ static const struct option_row rows[] = {
     {0, "step", "N", "training step of the snapshot", set_step, 0},
     {0, "tag", "NAME", "put a tag on the snapshot; repeatable", LIST(tags)},
     {'o', "output", "FILE", "write to FILE, which appears whole or not at all; -: standard output", PATH(output)},
+    {0, "force", NULL, "replace the output if it exists, which is an error otherwise", FLAG(force)},
     {0, "part", "PREFIX", "only tensors under this dotted prefix, which is stripped from their names", TEXT(part)},
     {0, "metrics", "FORM", "write the metrics of a shelf instead; FORM: tensorboard", TEXT(metrics)},
     {0, "base", "FILE", "the file that FILE is compressed against", PATH(base)},

@@ -43,6 +43,16 @@ enum lmcs_status cli_output_check(struct cli *cli, const char *output_is, const 
     return LMCS_OK;
 }
 
+enum lmcs_status cli_output_check_new(struct cli *cli)
+{
+    struct stat info;
+    if (cli->options.force || cli_output_is_stdout(cli) || stat(cli->options.output, &info) != 0 ||
+        !S_ISREG(info.st_mode) || info.st_size == 0)
+        return LMCS_OK;
+    return cli_fail(cli, LMCS_EXISTS, 0, "%s: -o %s exists: name a new file, or replace it by --force",
+                    cli->command->name, cli->options.output);
+}
+
 enum lmcs_status cli_output_open(struct cli *cli, struct lmcs_outfile *output)
 {
     const char *path = cli_output_is_stdout(cli) ? "-" : cli->options.output;

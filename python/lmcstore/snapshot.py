@@ -514,7 +514,7 @@ class Snapshot(Mapping[Any, Any]):
     def export(
         self, path: str | os.PathLike[str], part: str | None = None, progress: Progress | None = None
     ) -> dict[str, Any]:
-        """Write its tensors, or those below a dotted path, as a safetensors file: all of it or nothing."""
+        """Write its tensors, or those below a dotted path, as a safetensors file, which replaces one of the name: whole or not."""
         return self._handle.export(part, file_path(path), progress)
 
     # Inside

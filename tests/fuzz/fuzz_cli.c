@@ -116,6 +116,7 @@ static const char *const words[] = {
     "a.run",
     "--metrics",
     "tensorboard",
+    "--force",
 };
 #define WORDS (sizeof words / sizeof *words)
 

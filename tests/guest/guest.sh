@@ -372,6 +372,7 @@ for pool in /fsdax/turns.pool /paged/turns.pool; do
         $it import $pool run /tmp/$turn >/tmp/said
         $it verify $pool >/tmp/said
         for earlier in $(seq $turn); do
+            rm -f /tmp/back
             $it export $pool run@$earlier -o /tmp/back >/tmp/said
             tail -c $bytes /tmp/back >/tmp/left
             tail -c $bytes /tmp/$earlier >/tmp/right

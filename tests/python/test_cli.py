@@ -449,7 +449,7 @@ def test_export(pool, tmp_path):
         assert loaded[name].dtype == array.dtype and loaded[name].tobytes() == array.tobytes()
     assert metadata["format"] == "pt" and metadata["lmc-store.shelf"] == "run"
     assert (metadata["lmc-store.number"], metadata["lmc-store.step"], metadata["seed"]) == ("2", "20", "2")
-    again = text("export", pool, "run@best", "-o", target)
+    again = text("export", pool, "run@best", "-o", target, "--force")
     assert "4 of its 4 tensors" in again
     assert cli("export", pool, "run@2", "-o", "-").stdout == target.read_bytes()
 

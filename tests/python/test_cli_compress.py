@@ -210,7 +210,7 @@ def test_a_base_that_does_not_help(tmp_path: Path) -> None:
     base = save(tmp_path / "base.safetensors", {"a": torch.randn(300, 300) * 1e30})
     assert as_json("compress", now, "-o", tmp_path / "o", "--base", base)["deltas"] == 0
     cli("decompress", tmp_path / "o", "-o", tmp_path / "back")
-    cli("decompress", tmp_path / "o", "-o", tmp_path / "back", "--base", tmp_path / "not there")
+    cli("decompress", tmp_path / "o", "-o", tmp_path / "back", "--base", tmp_path / "not there", "--force")
     assert (tmp_path / "back").read_bytes() == now.read_bytes()
 
 
@@ -321,12 +321,12 @@ def test_reports(tmp_path: Path) -> None:
     for key in ("raw_bytes", "stored_bytes", "ratio", "frames", "deltas"):
         assert again[key] == report[key], key
     assert again["threads"] == 1 and again["seconds"] > 0 and again["base_seconds"] > 0
-    alone = as_json("compress", path, "-o", out)
+    alone = as_json("compress", path, "-o", out, "--force")
     assert alone["base_seconds"] == 0 and alone["level"] == "default" and alone["threads"] >= 1
-    assert as_json("decompress", out, "-o", back)["base_seconds"] == 0
-    line = text("compress", path, "-o", out, "--threads", 1)
+    assert as_json("decompress", out, "-o", back, "--force")["base_seconds"] == 0
+    line = text("compress", path, "-o", out, "--threads", 1, "--force")
     assert line.startswith(f"wrote {out}: ") and line.endswith(" GB/s on 1 thread\n") and line.count("\n") == 1
-    assert text("decompress", out, "-o", back, "--threads", 2).endswith(" GB/s on 2 threads\n")
+    assert text("decompress", out, "-o", back, "--threads", 2, "--force").endswith(" GB/s on 2 threads\n")
 
 
 def test_pipes(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_pipes(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with subprocess.Popen(["cp", path, fifo]):
-        cli("compress", path, "--base", fifo, "-o", out)
+        cli("compress", path, "--base", fifo, "-o", out, "--force")
     with path.open("rb") as base:
         assert cli("decompress", out, "--base", "-", "-o", "-", stdin=base).stdout == path.read_bytes()
 
@@ -387,7 +387,7 @@ def test_a_long_pipe(tmp_path: Path) -> None:
 def test_output(tmp_path: Path) -> None:
     path, out = save(tmp_path / "a.safetensors", model()), tmp_path / "a.lmc"
     out.write_bytes(b"old")
-    cli("compress", path, "-o", out)
+    cli("compress", path, "-o", out, "--force")
     assert out.read_bytes() != b"old" and out.stat().st_mode & 0o777 == 0o600
     before = path.read_bytes()
     assert "is the file to read itself" in error("compress", path, "-o", path, code=2)

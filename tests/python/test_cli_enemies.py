@@ -157,7 +157,7 @@ def test_a_kill_leaves_what_was_there(large: Path, tmp_path: Path) -> None:  # n
     """Without O_TMPFILE, SIGKILL may leave a temporary file; the old file is unchanged."""
     folder = tmp_path / "out"
     folder.mkdir()
-    for command in (["dump", large, "-o"], ["export", large, "run", "-o"]):
+    for command in (["dump", "--force", large, "-o"], ["export", "--force", large, "run", "-o"]):
         (folder / "old").write_text("precious")
         with subprocess.Popen([BIN, *map(str, command), folder / "old"], stdout=subprocess.DEVNULL) as process:
             deadline = time.monotonic() + 600
@@ -294,7 +294,7 @@ def test_what_outputs_replace(pool: Path, tmp_path: Path) -> None:  # noqa: F811
     (folder / "real").write_text("old")
     (folder / "link").symlink_to("real")
     (folder / "hard").hardlink_to(folder / "real")
-    cli("dump", pool, "-o", folder / "link")
+    cli("dump", pool, "--force", "-o", folder / "link")
     assert (folder / "link").is_symlink() and (folder / "real").stat().st_size > 100
     assert (folder / "hard").read_text() == "old"  # replaced, not overwritten
     (folder / "dangling").symlink_to("nowhere")

@@ -41,7 +41,7 @@ def commands(path: object, output: Path) -> list[list[object]]:
         ["scrub", path],
         ["dump", path, "-o", output],
     ]
-    return [*reading, ["export", path, "run", "-o", output], ["tag", path, "run@1", "t"], ["compact", path]]
+    return [*reading, ["export", "--force", path, "run", "-o", output], ["tag", path, "run@1", "t"], ["compact", path]]
 
 
 def copy(source: Path, target: Path) -> None:

@@ -97,6 +97,26 @@ def test_outputs_over_the_pool_itself(pool: Path, tmp_path: Path) -> None:  # no
     assert "its folder does not exist" in cli("report", pool, "-o", tmp_path / "no" / "page.html", code=1).stderr
 
 
+def test_a_file_that_exists_is_replaced_by_force_only(pool: Path, tmp_path: Path) -> None:  # noqa: F811
+    old, link, empty = tmp_path / "old", tmp_path / "link", tmp_path / "empty"
+    link.symlink_to(old)
+    for command in outputs(pool, tmp_path):
+        if command[0] == "report" or "--resume" in command:
+            continue
+        old.write_text("precious")
+        for target in (old, link):
+            assert f"-o {target} exists" in error(*command, target, status="exists")
+        assert old.read_text() == "precious"
+        cli(command[0], "--force", *command[1:], old)
+        made = old.read_bytes()
+        empty.write_bytes(b"")  # as of mktemp: nothing is lost
+        cli(*command, empty)
+        assert made == empty.read_bytes() != b"precious"
+        cli(*command, "/dev/null")
+    cli("dump", pool, "--resume", "-o", tmp_path / "begun")
+    assert "give one of them" in error("dump", pool, "--resume", "--force", "-o", tmp_path / "begun", code=2)
+
+
 def test_the_package_refuses_them_too(pool: Path, other: Path, tmp_path: Path) -> None:  # noqa: F811
     before = looks(other)
     with lmcstore.open(str(pool), "r") as store:
@@ -210,7 +230,7 @@ def test_a_killed_command_leaves_nothing(pool: Path, tmp_path: Path) -> None:  #
     for old in (None, "precious"):
         if old is not None:
             (folder / "made").write_text(old)
-        compress = [BIN, "compress", "-", "--dtype", "u8", "-o", str(folder / "made")]
+        compress = [BIN, "compress", "-", "--dtype", "u8", "--force", "-o", str(folder / "made")]
         with subprocess.Popen(compress, stdin=subprocess.PIPE) as process:
             assert process.stdin
             process.stdin.write(bytes(8 << 20))  # more than a pipe holds: some was read

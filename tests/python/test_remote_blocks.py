@@ -413,6 +413,16 @@ def test_commands_print_what_they_do_of_a_pool(folder: Path, tmp_path: Path, wor
         elif code == 0:
             assert found[1:] == (out, error)
         assert made is None or (tmp_path / "out").read_bytes() == made
+        (tmp_path / "out").unlink(missing_ok=True)
+
+
+def test_an_export_of_a_url_replaces_a_file_by_force_only(folder: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.write_text("precious")
+    words = ("export", f"file://{folder}/run", "run@2", "-o", str(old))
+    code, _, error = _run(*words)
+    assert (code, old.read_text()) == (1, "precious") and f"-o {old} exists" in error
+    assert _run(*words, "--force")[0] == 0 and b"precious" not in old.read_bytes()
 
 
 def test_faults_of_a_server(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -408,6 +408,7 @@ def _parser(name: str) -> _Parser:
         parser.add_argument("-n", dest="count", metavar="N", type=_count, help="the first N only")
     if name == "export":
         parser.add_argument("-o", "--output", metavar="FILE", type=file_path, help="-: standard output")
+        parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
         parser.add_argument("--part", metavar="P", help='only the tensors below "P.", without it')
         parser.add_argument("--metrics", metavar="FORM", help=argparse.SUPPRESS)
     if name in ("push", "pull", "verify", "scrub"):

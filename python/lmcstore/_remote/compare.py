@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from .. import _core
 from .._text.text import printable
 from ..diff import KINDS
-from ..errors import InvalidError, NotFoundError, UnsupportedError
+from ..errors import ExistsError, InvalidError, NotFoundError, UnsupportedError
 from ..store import Store
 from .pool import RemoteHandle, RemotePool
 
@@ -130,6 +131,8 @@ def export(
         raise InvalidError("export takes an address and -o FILE")
     if output == "-" and (sys.stdout.isatty() or arguments.json):
         raise InvalidError("export: a safetensors file goes to a file or a pipe, and --json to standard output")
+    if output != "-" and not arguments.force and os.path.isfile(output) and os.path.getsize(output):
+        raise ExistsError(f"export: -o {output} exists: name a new file, or replace it by --force")
     pool = _opened(arguments.url)
     try:
         name, _, which = arguments.addresses[0].partition("@")
