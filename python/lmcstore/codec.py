@@ -36,6 +36,7 @@ from ._arrays import torch as _torch
 from ._arrays.dtypes import name_of, size_of
 from ._arrays.packages import loaded
 from ._state.lazy import LazyTensor
+from ._text.arguments import a_kind
 from .errors import DamagedError, Error, InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def _buffer_source(value: Any, what: str) -> tuple[Buffer, int, str | None]:
         if isinstance(value, memoryview):
             raise InvalidError(f"{what}: {error}") from None
         raise UnsupportedError(
-            f"{what} must be bytes-like, a NumPy array or a torch tensor, not a {type(value).__qualname__}"
+            f"{what} must be bytes-like, a NumPy array or a torch tensor, not {a_kind(value)}"
         ) from None
     if "O" in view.format or "P" in view.format:
         raise UnsupportedError(f"{what} is of format {view.format!r}: it has addresses, not numbers")
@@ -293,7 +294,7 @@ def _torch_module(torch: ModuleType) -> _torch.Torch:
 def _torch_source(torch: ModuleType, value: Any, what: str) -> tuple[Buffer, int, str | None]:
     module = _torch_module(torch)
     if type(value) not in module.types:
-        raise UnsupportedError(f"{what} is a {type(value).__qualname__}; only torch.Tensor itself has plain memory")
+        raise UnsupportedError(f"{what} is {a_kind(value)}; only torch.Tensor itself has plain memory")
     described = module.describe(value, what)
     if described.must_copy or described.strides is not None:
         value = module.dense_copy(value, what)
@@ -311,7 +312,7 @@ def _room(out: Any) -> Any:
     if torch is not None and _is_a(out, torch, "Tensor"):
         module = _torch_module(torch)
         if type(out) not in module.types:
-            raise UnsupportedError(f"out is a {type(out).__qualname__}; only torch.Tensor itself has plain memory")
+            raise UnsupportedError(f"out is {a_kind(out)}; only torch.Tensor itself has plain memory")
         described = module.describe(out, "out")
         if described.must_copy or described.strides is not None:
             raise InvalidError("out must be a contiguous tensor on the CPU")
@@ -326,7 +327,7 @@ def _room(out: Any) -> Any:
         view = memoryview(out)
     except (TypeError, ValueError, BufferError):
         raise UnsupportedError(
-            f"out must be a writable buffer, a NumPy array or a torch tensor, not a {type(out).__qualname__}"
+            f"out must be a writable buffer, a NumPy array or a torch tensor, not {a_kind(out)}"
         ) from None
     if view.readonly or not view.c_contiguous or "O" in view.format or "P" in view.format:
         raise InvalidError(f"out must be a writable buffer of numbers in row-major order; this {type(out)} isn't")
@@ -359,7 +360,7 @@ def _thread_count(threads: Any) -> int:
     try:
         count = operator.index(threads)
     except TypeError:
-        raise UnsupportedError(f"threads must be an int, not a {type(threads).__qualname__}") from None
+        raise UnsupportedError(f"threads must be an int, not {a_kind(threads)}") from None
     if count < 1:
         raise InvalidError(f"threads can't be {count}: give 1 or more")
     return min(count, _MAX_THREADS)

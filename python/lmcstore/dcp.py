@@ -62,7 +62,7 @@ from ._remote.place import is_url
 from ._remote.pool import RemoteHandle
 from ._state.encode import Encoded
 from ._state.later import optimizers_of
-from ._text.arguments import file_path, int64, metric_lists, tag_names
+from ._text.arguments import a_kind, file_path, int64, metric_lists, tag_names
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .opening import open, pool_options_of
 
@@ -150,7 +150,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
             optimizers_of(lazy)
             self._lazy = lazy
         if not isinstance(shelf, str):
-            raise UnsupportedError(f"a shelf is named by a str, not by a {type(shelf).__qualname__}")
+            raise UnsupportedError(f"a shelf is named by a str, not by {a_kind(shelf)}")
         self._path = writing.folder_of(path)
         self._shelf = shelf
         self._step = None if step is None else int64(step, "step")
@@ -328,7 +328,7 @@ def _resolved(
 def _tensor(item: WriteItem, planner: SavePlanner) -> torch.Tensor:
     tensor = planner.resolve_data(item)
     if not isinstance(tensor, torch.Tensor):
-        raise UnsupportedError(f"{item.index.fqn}: the planner gives a {type(tensor).__qualname__}, not a tensor")
+        raise UnsupportedError(f"{item.index.fqn}: the planner gives {a_kind(tensor)}, not a tensor")
     tensor = tensor.detach()
     data = item.tensor_data
     if data is not None and data.chunk is not None and tuple(tensor.shape) != tuple(data.chunk.sizes):
@@ -348,7 +348,7 @@ def _value_or_bytes(item: WriteItem, planner: SavePlanner) -> tuple[bool, Any]:
         return True, value
     stream = planner.resolve_data(item)
     if not isinstance(stream, io.BytesIO):
-        raise UnsupportedError(f"{item.index.fqn}: the planner gives a {type(stream).__qualname__}, not a BytesIO")
+        raise UnsupportedError(f"{item.index.fqn}: the planner gives {a_kind(stream)}, not a BytesIO")
     data = stream.getvalue()
     if is_value and data == _pickled(value).getvalue():  # a planner that changes tensors only
         return True, value

@@ -17,6 +17,7 @@ import jax
 import numpy
 from jax.tree_util import tree_flatten_with_path, tree_unflatten
 
+from ._text.arguments import a_kind
 from ._text.similar import listed, shown
 from .errors import InvalidError, NotFoundError, UnsupportedError
 from .snapshot import Snapshot
@@ -145,8 +146,7 @@ def _leaf(path: _Path, target: Any, value: Any) -> Any:
             raise InvalidError(f"{_text(path)}: the snapshot has an array where the tree has {shown(target)}")
         return value
     if not isinstance(value, numpy.ndarray | numpy.generic):
-        kind = type(value).__qualname__
-        raise InvalidError(f"{_text(path)}: the snapshot has no array of NumPy or JAX there, but a {kind}")
+        raise InvalidError(f"{_text(path)}: the snapshot has no array of NumPy or JAX there, but {a_kind(value)}")
     for what, is_, must in (("shape", value.shape, target.shape), ("dtype", value.dtype, target.dtype)):
         if is_ != must:
             raise InvalidError(f"{_text(path)}: the snapshot's {what} is {is_}, the tree's {must}")

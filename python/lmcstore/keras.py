@@ -18,7 +18,7 @@ import keras
 import numpy
 
 from ._state.targets import States, generators
-from ._text.arguments import within
+from ._text.arguments import a_kind, within
 from ._text.similar import listed
 from .errors import InvalidError, NotFoundError, UnsupportedError
 from .opening import open
@@ -88,7 +88,7 @@ class SnapshotCallback(keras.callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         if not isinstance(shelf, str):
-            raise UnsupportedError(f"a shelf is named by a str, not by a {type(shelf).__qualname__}")
+            raise UnsupportedError(f"a shelf is named by a str, not by {a_kind(shelf)}")
         self._every = None if every == "epoch" else within(every, 1, _MOST_BATCHES, "every")
         if self._every is not None and keras.backend.backend() not in ("jax", "torch"):
             raise UnsupportedError(f"every={every}: only JAX and torch continue amid an epoch. Use every='epoch'")

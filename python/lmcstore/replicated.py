@@ -20,7 +20,7 @@ from . import errors
 from ._arrays.packages import loaded
 from ._state.later import may_replay
 from ._state.targets import States, generators, generators_of
-from ._text.arguments import int64
+from ._text.arguments import a_kind, int64
 from ._text.similar import listed
 from .ending import Ending
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
@@ -51,7 +51,7 @@ class Replicated:
     def __init__(self, pool: str | os.PathLike[str] | Store, shelf: str, policy: str | None = None) -> None:
         for name, value, kind in (("shelf", shelf, str), ("policy", policy, str | None)):
             if not isinstance(value, kind):
-                raise UnsupportedError(f"{name} can't be a {type(value).__qualname__}: it is a str")
+                raise UnsupportedError(f"{name} can't be {a_kind(value)}: it is a str")
         self._given = pool if isinstance(pool, Store) else None
         self._path = pool.path if isinstance(pool, Store) else os.path.abspath(os.fspath(pool))
         self._name = shelf

@@ -21,7 +21,7 @@ from ._optimizer.relations import Finder
 from ._state.encode import Encoded
 from ._state.later import Later, optimizers_of
 from ._text import html
-from ._text.arguments import address, int64, meta_json, metric_lists, tag_names
+from ._text.arguments import a_kind, address, int64, meta_json, metric_lists, tag_names
 from .copier import Job, hooks_of
 from .errors import DamagedError, Error, InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
@@ -778,7 +778,7 @@ Shelf.policy.__doc__ = (Shelf.policy.__doc__ or "").replace("{keys}", _policy_ta
 
 def _time_text(time: datetime.datetime | datetime.date) -> str:
     if not isinstance(time, datetime.date):
-        raise UnsupportedError(f"a time is a datetime, a date or a text, not a {type(time).__qualname__}")
+        raise UnsupportedError(f"a time is a datetime, a date or a text, not {a_kind(time)}")
     if not isinstance(time, datetime.datetime):
         return time.isoformat()
     if time.tzinfo is not None:

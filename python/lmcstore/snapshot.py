@@ -17,7 +17,7 @@ from ._state.load import Plan
 from ._state.nodes import part_of
 from ._state.plain import Types
 from ._text import html
-from ._text.arguments import file_path, parse_size
+from ._text.arguments import a_kind, file_path, parse_size
 from ._text.text import printable
 from .annotate import Metrics
 from .copier import Job
@@ -401,7 +401,7 @@ class Snapshot(Mapping[Any, Any]):
         raise to stop.
         """
         if not isinstance(other, Snapshot):
-            raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
+            raise UnsupportedError(f"a snapshot differs from a snapshot, not from {a_kind(other)}")
         flags = (_core.DIFF_SAME if same else 0) | (0 if numbers else _core.DIFF_NAMES)
         rows, report = self._handle.diff(other._handle, flags, progress)
         return diff.make(self._address, other._address, rows, report)
@@ -514,7 +514,10 @@ class Snapshot(Mapping[Any, Any]):
     def export(
         self, path: str | os.PathLike[str], part: str | None = None, progress: Progress | None = None
     ) -> dict[str, Any]:
-        """Write its tensors, or those below a dotted path, as a safetensors file, which replaces one of the name: whole or not."""
+        """Write its tensors, or those below a dotted path, as a safetensors file: all of it or nothing.
+
+        A file of that name is replaced.
+        """
         return self._handle.export(part, file_path(path), progress)
 
     # Inside

@@ -16,7 +16,7 @@ from ._optimizer.relations import Finder
 from ._remote.consent import Remote
 from ._remote.left import PoolHandle
 from ._text import html
-from ._text.arguments import archives, check_name, descriptor, file_path, parse_size
+from ._text.arguments import a_kind, archives, check_name, descriptor, file_path, parse_size
 from ._text.caution import other_shelves, similar_shelf, warn_of_creation
 from .copier import Job
 from .errors import (
@@ -130,7 +130,7 @@ class Store:
 
     def __getitem__(self, name: str) -> Shelf:
         if not isinstance(name, str):
-            raise UnsupportedError(f"a shelf is named by a str, not by a {type(name).__qualname__}")
+            raise UnsupportedError(f"a shelf is named by a str, not by {a_kind(name)}")
         check_name(name, "the name of a shelf")
         return Shelf(self, name)
 

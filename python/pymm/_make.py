@@ -9,6 +9,7 @@ import lmcstore
 import numpy as np
 from lmcstore import _core
 from lmcstore._arrays.packages import loaded
+from lmcstore._text.arguments import a_kind, an
 
 from ._memory import (
     HIDDEN,
@@ -63,7 +64,7 @@ def shadow_of(value: Any, name: str) -> Shadow:
         return linked_list(list(value))
     if isinstance(value, shelved_dlpack_array):
         return value.copy_shadow()
-    raise ShelfError(f"{name}: a {type(value).__module__}.{type(value).__qualname__} can't be put on a shelf")
+    raise ShelfError(f"{name}: {an(type(value).__module__)}.{type(value).__qualname__} can't be put on a shelf")
 
 
 def _shadow_of_scalar(value: Any) -> Shadow:
@@ -158,7 +159,7 @@ def _unopened_list(names: Names, name: str, current: Any) -> shelved_linked_list
 
 def check_name(name: str) -> None:
     if not isinstance(name, str):
-        raise ShelfError(f"a variable is named by a str, not by a {type(name).__qualname__}")
+        raise ShelfError(f"a variable is named by a str, not by {a_kind(name)}")
     if not name or name.startswith(HIDDEN):
         raise ShelfError(f"a variable can't be named {name!r}: names are not empty and don't begin with {HIDDEN!r}")
 
@@ -208,7 +209,7 @@ def _value(names: Names, name: str, core: _core.Live, extra: dict[str, Any]) -> 
     ):
         if isinstance(value, plain):
             return shelved.over(value, MemoryReference(core, name, names, extra))
-    raise ShelfError(f"{name}: a live value that holds a {type(value).__qualname__} has no type in PyMM")
+    raise ShelfError(f"{name}: a live value that holds {a_kind(value)} has no type in PyMM")
 
 
 Makers.shadow_of = shadow_of

@@ -27,6 +27,7 @@ import numpy as np
 from lmcstore import _core
 from lmcstore._arrays.packages import loaded
 from lmcstore._state.scalars import MAX_DEPTH, TOO_ALIKE, Reader, Unpackable, are_too_alike, pack
+from lmcstore._text.arguments import a_kind
 
 from ._memory import HIDDEN, Names, Pool, ShelfError, ShelvedCommon, make_note, read_note
 from .linkedlist import shelved_linked_list
@@ -81,9 +82,9 @@ def _leaf(value: Any, path: str) -> bytes:
         return pack(value)
     except Unpackable as refused:
         if refused.limit is not None:
-            raise ShelfError(f"{path[:100]}: a {type(refused.value).__qualname__} is {refused.limit}") from None
+            raise ShelfError(f"{path[:100]}: {a_kind(refused.value)} is {refused.limit}") from None
         hint = "; save its state_dict()" if hasattr(value, "state_dict") else ""
-        raise ShelfError(f"{path}: a {type(value).__qualname__} can't be saved{hint}") from None
+        raise ShelfError(f"{path}: {a_kind(value)} can't be saved{hint}") from None
 
 
 def pack_key(key: Any, path: str) -> bytes:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import lmcstore
 import numpy as np
 from lmcstore import _core
+from lmcstore._text.arguments import a_kind
 
 from ._memory import (
     HIDDEN,
@@ -97,7 +98,7 @@ class shelved_linked_list(ShelvedCommon):
         try:
             number = operator.index(index)
         except TypeError:
-            raise ShelfError(f"a list's index is an int, not a {type(index).__qualname__}") from None
+            raise ShelfError(f"a list's index is an int, not {a_kind(index)}") from None
         count = self._header()[0]
         if not -count <= number < count:
             raise ShelfError(f"index {number} is out of bounds: the list has {count} elements")

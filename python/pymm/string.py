@@ -8,6 +8,7 @@ import operator
 from typing import Any
 
 from lmcstore._state.scalars import Reader, pack
+from lmcstore._text.arguments import a_kind
 
 from ._memory import MAX_SMALL, ShelfError
 from ._small import Small, SmallShadow, in_place
@@ -50,6 +51,6 @@ class string(SmallShadow):
         except (LookupError, TypeError, UnicodeError) as error:
             raise ShelfError(f"no text can be made of this in the encoding {encoding!r}: {error}") from None
         if not isinstance(string_value, str):
-            raise ShelfError(f"a string is made of a str or bytes, not of a {type(string_value).__qualname__}")
+            raise ShelfError(f"a string is made of a str or bytes, not of {a_kind(string_value)}")
         self.value = str(string_value)
         self.extra = {"type": "string"} if encoding == "utf-8" else {"type": "string", "encoding": encoding}

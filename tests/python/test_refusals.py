@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from lmcstore._state import check, decode, scalars
 from lmcstore._state.encode import Encoded
+from lmcstore._text.arguments import an
 from optional import HAS_TORCH, ml_dtypes, tensors, torch
 from same import same
 
@@ -490,6 +491,17 @@ def test_wrong_arguments(shelf: lmcstore.Shelf, arguments: dict[str, Any]) -> No
     with pytest.raises(lmcstore.UnsupportedError):
         shelf.snapshot({}, **arguments)
     assert len(shelf) == 0
+
+
+def test_articles_of_kinds(shelf: lmcstore.Shelf) -> None:
+    vowels = ("int", "ndarray", "OSError", "RMSprop", "LSTM")
+    others = ("float", "numpy.ndarray", "ReLU", "UUID", "NoneType")
+    assert [an(word) for word in vowels] == [f"an {word}" for word in vowels]
+    assert [an(word) for word in others] == [f"a {word}" for word in others]
+    with pytest.raises(lmcstore.UnsupportedError, match=r"^error: an OSError can't be stored"):
+        shelf.snapshot({"error": OSError()})
+    with pytest.raises(lmcstore.UnsupportedError, match=r"not from an int$"):
+        shelf.snapshot({}).diff(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2**32, 2**32 + 1, 2**64])

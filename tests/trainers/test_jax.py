@@ -115,7 +115,7 @@ def test_a_part_of_a_state_is_read(shelf: Any) -> None:
         ({"w": jnp.ones((3, 2))}, lmcstore.InvalidError, r"w: the snapshot's shape is \(2, 3\), the tree's \(3, 2\)"),
         ({"w": jnp.ones((2, 3), jnp.int32)}, lmcstore.InvalidError, "w: the snapshot's dtype is float32"),
         ({"w": 3}, lmcstore.InvalidError, "w: the snapshot has an array where the tree has 3"),
-        ({"n": jnp.ones(3)}, lmcstore.InvalidError, "n: the snapshot has no array of NumPy or JAX there, but a int"),
+        ({"n": jnp.ones(3)}, lmcstore.InvalidError, "n: the snapshot has no array of NumPy or JAX there, but an int"),
         ({"d": {"a": 1}}, lmcstore.InvalidError, "run@1 has 'd.b', which the tree lacks: strict=False"),
         (jnp.ones(3), lmcstore.InvalidError, "the tree is a single leaf"),
     ],

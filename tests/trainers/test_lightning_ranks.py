@@ -117,7 +117,7 @@ fabric.save("a.ckpt", state)
 more = {**state, "step": 0, "more": 5}
 raises(lmcstore.NotFoundError, "no 'more'; with strict=False", lambda: fabric.load("a.ckpt", more))
 assert fabric.load("a.ckpt", more, strict=False) == {} and (more["step"], more["more"]) == (1, 5)
-raises(lmcstore.InvalidError, "no state of a int", lambda: fabric.load("a.ckpt", {"model": model, "optimizer": 3}))
+raises(lmcstore.InvalidError, "no state of an int", lambda: fabric.load("a.ckpt", {"model": model, "optimizer": 3}))
 raises(TypeError, "load it by load", lambda: fabric.load_raw("a.ckpt", model))
 ModelParallelStrategy.save_checkpoint(strategy, "files", {"model": model.module, "step": 8})
 more = {"model": model, "step": 0}

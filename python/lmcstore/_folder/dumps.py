@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _core
-from .._text.arguments import absolute, file_path
+from .._text.arguments import a_kind, absolute, file_path
 from ..errors import Error, ExistsError, InputOutputError, InUseError, NotFoundError, RemoteError, UnsupportedError
 from ..snapshot import Progress
 from ..store import Store
@@ -42,7 +42,7 @@ def paths_of(folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
     for folder in listed:
         if not isinstance(folder, str | os.PathLike):
             raise UnsupportedError(
-                f"the dump of a run is a folder, which is named by its path, not by a {type(folder).__qualname__}"
+                f"the dump of a run is a folder, which is named by its path, not by {a_kind(folder)}"
             )
     return [absolute(file_path(folder)) for folder in listed]
 

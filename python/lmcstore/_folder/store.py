@@ -15,7 +15,7 @@ from .. import _core
 from .._remote.consent import Remote
 from .._state.decode import Decoded
 from .._state.nodes import Branch, Leaf, Node
-from .._text.arguments import file_path, within
+from .._text.arguments import a_kind, file_path, within
 from .._text.similar import listed
 from ..diff import Diff
 from ..errors import (
@@ -691,7 +691,7 @@ class FolderSnapshot(Snapshot):
         Tensors whose boxes are the same are not read. Others are, one at a time.
         """
         if not isinstance(other, Snapshot):
-            raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
+            raise UnsupportedError(f"a snapshot differs from a snapshot, not from {a_kind(other)}")
         if not isinstance(other, FolderSnapshot) or other._shelf._store._uuid != self._shelf._store._uuid:
             raise InvalidError(f"{other._address} is not of {self._shelf._store.path}")
         comparison = Comparison(self._decode().handle, other._decode().handle, same, numbers)

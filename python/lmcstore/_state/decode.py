@@ -23,6 +23,7 @@ from .._arrays.dtypes import name_of
 from .._arrays.packages import loaded
 from .._arrays.stretch import Stretch
 from .._arrays.torch import Torch, torch_of
+from .._text.arguments import a_kind
 from .._text.similar import hint, listed, shown, similar
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from .live_table import read_table, stored_value
@@ -441,7 +442,7 @@ class Decoded:
 
     def fitting(self, pattern: str) -> list[TensorRef]:
         if not isinstance(pattern, str):
-            raise UnsupportedError(f"a pattern of names must be a str, not a {type(pattern).__qualname__}")
+            raise UnsupportedError(f"a pattern of names must be a str, not {a_kind(pattern)}")
         refs = refs_of(self.root)
         by_name = {ref.name: ref for ref in refs}
         names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
@@ -592,7 +593,7 @@ def _text_of(key: Any) -> str:
     try:
         return key_text(key)
     except Unpackable:
-        return f"a {type(key).__qualname__}"
+        return a_kind(key)
 
 
 def _child(node: Node, key: Any) -> Node | None:

@@ -25,6 +25,7 @@ from .._arrays.stretch import Stretch
 from .._arrays.torch import Torch, torch_of
 from .._optimizer.outline import Outline
 from .._optimizer.relations import Finder, Relation
+from .._text.arguments import an
 from ..errors import UnsupportedError
 from .check import Shape, check_leaves, check_structure
 from .later import Later
@@ -416,7 +417,7 @@ class Encoded:
         if attributes and (type(value) is not OrderedDict or attributes.keys() != {"_metadata"}):
             names = ", ".join(map(repr, attributes.keys() - {"_metadata"}))
             raise UnsupportedError(
-                f"{where(path)}: a {type(value).__name__} with attributes ({names}) can't be stored; store a copy "
+                f"{where(path)}: {an(type(value).__name__)} with attributes ({names}) can't be stored; store a copy "
                 "without them, and them by themselves"
             )
         self._enter(value, path, depth)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .._text.arguments import a_kind
+from .._text.arguments import a_kind, an
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from .plain import Member, is_sequence, made_dataclass, map_items, set_fields
 
@@ -248,7 +248,7 @@ def check_scaler(scaler: Any, source: Any, path: str) -> None:
     """Check a state against an enabled GradScaler of torch."""
     kind = type(scaler).__name__
     if not isinstance(source, dict):
-        raise InvalidError(f"{path}: the snapshot has {a_kind(source)}, not a {kind}'s state")
+        raise InvalidError(f"{path}: the snapshot has {a_kind(source)}, not {an(kind)}'s state")
     if not source:
         raise InvalidError(f"{path}: the snapshot has the state of a GradScaler that was disabled")
     if not is_torchs(type(scaler).load_state_dict):

@@ -13,6 +13,7 @@ from typing import Any
 from .._arrays import numpy as _numpy
 from .._arrays.packages import loaded
 from .._text import html
+from .._text.arguments import an
 from .._text.similar import hint, listed, shown, similar
 from .._text.text import printable
 from ..errors import NotFoundError, UnsupportedError
@@ -43,7 +44,7 @@ class LazyTensor:
     def __new__(cls, *args: Any) -> LazyTensor:
         """Refuse: only a snapshot makes lazy tensors; optimizers rebuild unknown types so."""
         raise UnsupportedError(
-            f"a {cls.__name__} is made by a snapshot only; for ordinary tensors: snap.state_dict(part), or load_into"
+            f"{an(cls.__name__)} is made by a snapshot only; for ordinary tensors: snap.state_dict(part), or load_into"
         )
 
     _decoded: Decoded

@@ -20,7 +20,7 @@ from typing import Any
 from .._arrays import numpy as _numpy
 from .._arrays.packages import loaded
 from .._arrays.torch import Torch, torch_of
-from .._text.arguments import a_kind
+from .._text.arguments import a_kind, an
 from ..errors import InvalidError, UnsupportedError
 from .fits import (
     SCALARS,
@@ -244,8 +244,7 @@ class Plan(Kinds):
         elif isinstance(target, tuple):
             self._add_tuple(target, source, path)
         else:
-            kind = type(target).__qualname__
-            raise UnsupportedError(f"{path}: nothing can be loaded into a {kind}: it has no load_state_dict")
+            raise UnsupportedError(f"{path}: nothing can be loaded into {a_kind(target)}: it has no load_state_dict")
 
     def _holds_targets(self, value: Any, above: tuple[int, ...] = ()) -> bool:
         """Whether a part of a value is filled in place; else the value is replaced. `above`: ids of its containers."""
@@ -326,8 +325,7 @@ class Plan(Kinds):
         try:
             type(bits)().state = source
         except Exception as error:
-            kind = type(bits).__name__
-            raise InvalidError(f"{path}: the snapshot has no state of a {kind} there: {error}") from None
+            raise InvalidError(f"{path}: the snapshot has no state of {a_kind(bits)} there: {error}") from None
         self._add_state(lambda state: setattr(bits, "state", state), lambda: bits.state, source, path)
 
     def _add_random_state(self, target: Any, source: Any, path: str) -> None:
@@ -474,7 +472,7 @@ class Plan(Kinds):
             twin.load_state_dict(state)
             self._undo_casts(twin, state)
         except Exception as error:
-            message = f"{path}: a {type(optimizer).__name__} refuses the snapshot's state: {error!r}"
+            message = f"{path}: {an(type(optimizer).__name__)} refuses the snapshot's state: {error!r}"
             raise InvalidError(message) from None
         check_groups(optimizer, source, twin.param_groups, path)
         for own, made in zip(optimizer.param_groups, twin.param_groups, strict=True):

@@ -10,6 +10,7 @@ import pathlib
 from typing import Any
 
 from .._arrays.packages import loaded
+from .._text.arguments import an
 from ..errors import UnsupportedError
 from .plain import base_with_data, filled_slots
 from .scalars import Unpackable
@@ -97,11 +98,11 @@ def refusal(value: Any, why: Unpackable, path: str) -> str:
     """Describe why a value at a path can't be stored, and give a remedy."""
     refused = why.value
     is_enum = isinstance(value, enum.Enum)
-    outer = f"the value of the enum {type_name(value)}" if is_enum else f"a {type_name(value)}"
+    outer = f"the value of the enum {type_name(value)}" if is_enum else an(type_name(value))
     inside = "" if refused is value else f" (in {outer})"
     if why.limit is not None:
-        return f"{where(path)}: a {type_name(refused)}{inside} can't be stored: it is {why.limit}"
-    return f"{where(path)}: a {type_name(refused)}{inside} can't be stored; {_remedy(value if is_enum else refused)}"
+        return f"{where(path)}: {an(type_name(refused))}{inside} can't be stored: it is {why.limit}"
+    return f"{where(path)}: {an(type_name(refused))}{inside} can't be stored; {_remedy(value if is_enum else refused)}"
 
 
 def _has_memory(tensor: Any) -> bool:

@@ -20,6 +20,7 @@ _UNITS |= {f"{unit}{tail}": 1024**power for power, unit in enumerate("kmgtp", 1)
 _UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgtp", 1)}
 _SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,20}))?\s*([a-z]*)\s*", re.ASCII)
 _MAX_SIZE = 2**63 - 1
+_VOWEL = re.compile("[aeioAEIO]|[FHLMNRSX][A-Z]|nd")
 _MAX_DESCRIPTOR = 2**31 - 1
 
 
@@ -93,8 +94,12 @@ def within(value: int, least: int, most: int, what: str) -> int:
 
 def a_kind(value: Any) -> str:
     """Name the type of a value, with its article: ``an int``."""
-    kind = type(value).__qualname__
-    return f"{'an' if kind[:1] in tuple('aeioAEIO') else 'a'} {kind}"
+    return an(type(value).__qualname__)
+
+
+def an(word: str) -> str:
+    """Put the indefinite article before a word. Some are spoken as letters: an ndarray, an RNN."""
+    return f"{'an' if _VOWEL.match(word) else 'a'} {word}"
 
 
 def shown(number: int) -> str:

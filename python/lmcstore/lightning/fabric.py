@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
+from .._text.arguments import a_kind
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from .plugin import FABRIC_REST, _fabrics
 from .sharded import Found, ToRun, is_sharded, load_model, load_optimizer
@@ -81,7 +82,7 @@ def _load(state: dict[str, Any], strict: bool, found: Found, path: str) -> None:
             continue
         is_model, is_optimizer = isinstance(value, torch.nn.Module), isinstance(value, torch.optim.Optimizer)
         if (is_model or is_optimizer) != (name in found.parts):
-            raise InvalidError(f"{path}: {name!r} is no state of a {type(value).__qualname__}")
+            raise InvalidError(f"{path}: {name!r} is no state of {a_kind(value)}")
         if is_model:
             load_model(value, name, strict, found)
         elif is_optimizer:

@@ -14,6 +14,7 @@ import torch
 
 from .._arrays.torch import torch_of
 from .._state.encode import Encoded
+from .._text.arguments import a_kind, an
 from ..errors import DamagedError, UnsupportedError
 
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray})
@@ -106,7 +107,7 @@ def pickled(value: Any, path: str) -> Pickled:
     kind = type(value)
     if callable(getattr(value, "full_tensor", None)) or callable(getattr(value, "local_shards", None)):
         raise UnsupportedError(
-            f"{path}: a {kind.__qualname__} is a shard of a tensor: save it by StoreModelParallelStrategy or "
+            f"{path}: {a_kind(value)} is a shard of a tensor: save it by StoreModelParallelStrategy or "
             "StoreFSDPStrategy of lmcstore.lightning, or of lmcstore.lightning.fabric"
         )
     stream = io.BytesIO()
@@ -114,7 +115,7 @@ def pickled(value: Any, path: str) -> Pickled:
         torch.save(value, stream)
     except Exception as error:
         name = f"{kind.__module__}.{kind.__qualname__}"
-        raise UnsupportedError(f"{path}: a {name} can be neither stored nor pickled: {error}") from error
+        raise UnsupportedError(f"{path}: {an(name)} can be neither stored nor pickled: {error}") from error
     return Pickled(f"{kind.__module__}.{kind.__qualname__}", stream.getvalue())
 
 
@@ -141,10 +142,10 @@ def _loaded(value: Pickled, weights_only: bool | None, place: str) -> Any:
         return value.load(weights_only)
     except Exception as error:
         if weights_only is False:
-            raise UnsupportedError(f"{place}: a {value.type} can't be unpickled: {error}") from error
+            raise UnsupportedError(f"{place}: {an(value.type)} can't be unpickled: {error}") from error
         raise UnsupportedError(
-            f"{place} is a {value.type}, which is stored as a pickle. Unpickling it can run any code; if you trust who "
-            "saved it, load with weights_only=False"
+            f"{place} is {an(value.type)}, which is stored as a pickle. Unpickling it can run any code; if you trust "
+            "who saved it, load with weights_only=False"
         ) from error
 
 

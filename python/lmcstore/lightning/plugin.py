@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .._folder.store import FolderSnapshot
-from .._text.arguments import absolute, file_path, int64
+from .._text.arguments import a_kind, absolute, file_path, int64
 from ..errors import Error, InvalidError, NotFoundError, UnsupportedError
 from ..opening import open as open_store
 from ..shelf import Shelf
@@ -83,7 +83,7 @@ class StoreCheckpointIO:
         wait: bool = True,
     ) -> None:
         if not isinstance(shelf, str):
-            raise UnsupportedError(f"a shelf is named by a str, not by a {type(shelf).__qualname__}")
+            raise UnsupportedError(f"a shelf is named by a str, not by {a_kind(shelf)}")
         self._owns = not isinstance(pool, Store)
         self._store: Store | None = pool if isinstance(pool, Store) else None
         self._path = pool.path if isinstance(pool, Store) else absolute(file_path(pool))

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from .._text.arguments import a_kind
 from ..dcp import StoreReader, StoreWriter
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from ..opening import open as open_store
@@ -136,7 +137,7 @@ class ToRun:
                 snapshot = stub.of(store, path)
                 if name not in snapshot:
                     raise InvalidError(
-                        f"{path} names {snapshot._address}, which a {type(self).__qualname__} has not saved: load it "
+                        f"{path} names {snapshot._address}, which {a_kind(self)} has not saved: load it "
                         "as it was saved, or by lmcstore.lightning.load"
                     )
                 parts = [part for part in snapshot if part != name]

@@ -22,7 +22,7 @@ from .._arrays.packages import loaded
 from .._state.lazy import LazyTensor
 from .._state.live_table import PYTHON, TORCH
 from .._text import html
-from .._text.arguments import address, check_name, int64, meta_json, metric_lists, parse_size, tag_names
+from .._text.arguments import a_kind, address, check_name, int64, meta_json, metric_lists, parse_size, tag_names
 from ..errors import DamagedError, ExistsError, InvalidError, NotFoundError, UnsupportedError
 from ..snapshot import Snapshot
 from .kinds import MAX_BYTES, Kind, access_of, kind_of, note_bytes, numpy_kind, shape_of, torch_module, wait_ms
@@ -509,7 +509,7 @@ def _is_number_for(variable: LiveVariable, value: Any) -> bool:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        raise UnsupportedError(f"a live variable is named by a str, not by a {type(name).__qualname__}")
+        raise UnsupportedError(f"a live variable is named by a str, not by {a_kind(name)}")
     check_name(name, "the name of a live variable")
 
 

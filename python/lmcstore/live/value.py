@@ -8,6 +8,7 @@ from typing import Any
 from .. import _core
 from .._state.live_table import PYTHON, decode_value
 from .._state.scalars import Unpackable, pack, pack_sequence
+from .._text.arguments import a_kind, an
 from ..errors import UnsupportedError
 from .variable import LiveVariable
 
@@ -46,11 +47,11 @@ def pack_value(value: Any, name: str) -> bytes:
         packed = pack_sequence(value) if type(value) in (list, tuple) else pack(value)
     except Unpackable as refused:
         if refused.limit is not None:
-            raise UnsupportedError(f"{name}: a {type(refused.value).__qualname__} is {refused.limit}") from None
+            raise UnsupportedError(f"{name}: {a_kind(refused.value)} is {refused.limit}") from None
         packed = None
     if packed is None:
         kind = type(value).__qualname__
-        raise UnsupportedError(f"{name}: a {kind} can't be a live variable; tensors, arrays, numbers and texts can")
+        raise UnsupportedError(f"{name}: {an(kind)} can't be a live variable; tensors, arrays, numbers and texts can")
     if len(packed) > _core.LIVE_MAX_VALUE:
         raise UnsupportedError(f"{name}: a value of {len(packed)} bytes is too long; 64 KiB is the most: use a tensor")
     return packed
