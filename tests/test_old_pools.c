@@ -614,7 +614,7 @@ static void files_of_the_command(void **state)
     run("cd %s && %s verify a.pool >verified && grep -q 'no damage' verified", in, LMC_STORE_COMMAND);
     run("cd %s && %s verify full.archive >verified && grep -q 'no damage' verified", in, LMC_STORE_COMMAND);
     run("cd %s && %s export a.pool run@10 -o new && cmp new two.safetensors", in, LMC_STORE_COMMAND);
-    run("cd %s && %s export a.pool mixed@2 -o new && cmp new mixed.safetensors", in, LMC_STORE_COMMAND);
+    run("cd %s && %s export a.pool mixed@2 -o new --force && cmp new mixed.safetensors", in, LMC_STORE_COMMAND);
     run("cd %s && %s import a.pool imported mixed.safetensors >/dev/null", in, LMC_STORE_COMMAND);
     run("cd %s && %s log a.pool run >log && grep -q v1.0 log", in, LMC_STORE_COMMAND);
 }

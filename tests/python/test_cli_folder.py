@@ -96,10 +96,10 @@ def test_export_joins_the_tensors(run: Path, tmp_path: Path) -> None:
     found, metadata = tensor_file.load(file)
     equal(found, run_folder.arrays(20))
     assert metadata["lmc-store.step"] == "20" and "lmc-store.digest" not in metadata
-    cli("export", run, "run", "--part", "model", "-o", file)
+    cli("export", run, "run", "--part", "model", "-o", file, "--force")
     found, _ = tensor_file.load(file)
     equal(found, {name[6:]: a for name, a in run_folder.arrays(30).items() if name.startswith("model.")})
-    assert "did you mean 'model'" in error("export", run, "run", "--part", "modl", "-o", file)
+    assert "did you mean 'model'" in error("export", run, "run", "--part", "modl", "-o", file, "--force")
 
 
 def test_diff_is_that_of_whole_tensors(run: Path, place: Path) -> None:

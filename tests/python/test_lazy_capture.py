@@ -132,7 +132,11 @@ def step_behind_the_gate(gate: Gate, step: Callable[[], Any]) -> None:
 
 def test_steps_wait_before_earlier_hooks(shelf: lmcstore.Shelf, gate: Gate) -> None:
     training = Training()
-    training.optimizer.register_step_pre_hook(lambda *_: training.weight.data.mul_(0.5))  # which torch does not count
+
+    def change(*_: object) -> None:
+        training.weight.data.mul_(0.5)  # which torch does not count
+
+    training.optimizer.register_step_pre_hook(change)
     state = copy.deepcopy(training.state())
     snap = training.lazily(shelf)
     step_behind_the_gate(gate, training.optimizer.step)
