@@ -266,6 +266,26 @@ def test_a_cache_is_bounded(folder: Path, tmp_path: Path) -> None:
     assert 0 < sum(path.stat().st_size for path in cache.iterdir() if path != mine) <= 2 * 5 << 20
 
 
+def test_outlines_in_memory_are_bounded_by_their_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that one snapshot needs are kept together, so that its next tensor finds them."""
+
+    def held() -> int:
+        with lmcstore.open(f"file://{folder}/run") as store:
+            pool: Any = store._pool
+            for step in range(STEPS, 0, -1):
+                store["run"].at(step=step).names()
+            cache = pool._cache
+            assert cache._outlines_bytes == sum(one.memory for one in cache._outlines.values())
+            pool._cache.outlines("run", pool._state.shelf("run").chain(STEPS))
+            assert len(cache._outlines) == STEPS
+            store["run"].at(step=1).names()
+            return len(cache._outlines)
+
+    assert held() == STEPS
+    monkeypatch.setattr("lmcstore._remote.cache._OUTLINES_BYTES", 1)
+    assert held() == 1
+
+
 def test_folders_of_killed_processes_are_removed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left, used, other = (tmp_path / f"{kept._PREFIX}{name}" for name in ("left", "used", "other"))

@@ -13,13 +13,14 @@ import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lmcstore
 import pytest
 import run_folder
 from lmcstore._folder import remote, remote_push
-from lmcstore._remote import codec, late, state, sweep
+from lmcstore._remote import codec, kept, late, state, sweep
 from lmcstore._remote import push as pushing
 from lmcstore._remote.command import main
 from lmcstore._remote.place import Place
@@ -215,6 +216,17 @@ def test_blocks_of_all_ranks_are_kept_in_a_folder(run: Path, url: str, place: Pa
             check(store, [10, 20, 30])
             fetched.append(sum(rank["fetched_bytes"] for rank in store.info()["ranks"].values()))
     assert fetched[0] > fetched[1] * 10
+
+
+def test_caches_of_all_ranks_share_the_disk(run: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(run, url)
+    for free, memory, most in ((1 << 40, 10 << 20, 10 << 20), (8 << 20, 10 << 20, 4 << 20)):
+        monkeypatch.setattr(kept, "shutil", SimpleNamespace(disk_usage=lambda _, free=free: SimpleNamespace(free=free),
+                                                            rmtree=shutil.rmtree))  # fmt: skip
+        with lmcstore.open(url, memory=memory) as store:
+            check(store, [10, 20, 30])
+            pools: Any = [store._pool, *(pool for _, pool in store._ranks.all())]  # type: ignore[attr-defined]
+            assert [pool._cache._kept._most_bytes for pool in pools] == [most // 5] * 5
 
 
 def test_a_pull_of_a_range_and_then_the_rest(run: Path, url: str, place: Path) -> None:

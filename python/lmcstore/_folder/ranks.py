@@ -117,7 +117,7 @@ class Ranks:
             if store is None or store._pool is not pool:
                 store = self._stores[info["uuid"]] = Store(pool, info["path"], "r", verify=self._verify)
                 store._finalizer.detach()
-                store._remote, store._remote_share = self._remote, max(1, len(self._pools))
+                store._remote, store._remote_share = self._remote, max(1, len(rank_files(self._folder)))
             return store
 
     def urls(self, shelf: str, record: Record) -> list[str]:

@@ -56,7 +56,7 @@ class RemoteRanks:
             found = self._pools.get(name)
         if found is not None:
             return found
-        made = self._records.below(name, len(self._names))
+        made = self._records.below(name, 1 + len(self._names))
         with self._lock:
             found = self._pools.setdefault(name, made)
         if found is not made:

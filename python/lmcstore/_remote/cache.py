@@ -22,7 +22,7 @@ from .kept import Kept
 from .outline import Identity, Outline
 from .place import Place, forked
 
-_MOST_OUTLINES = 256
+_OUTLINES_BYTES = 256 << 20
 _MOST_THREADS = 8
 
 Progress = Callable[[str, int, int], object]
@@ -31,12 +31,16 @@ Progress = Callable[[str, int, int], object]
 class Cache:
     """Several threads, and forked children, may use it."""
 
-    def __init__(self, place: Place, folder: str | None, most_bytes: int, progress: Progress | None = None) -> None:
+    def __init__(
+        self, place: Place, folder: str | None, most_bytes: int, progress: Progress | None = None, share: int = 1
+    ) -> None:
+        """`share`: of how many caches, which have `most_bytes` and the memory together."""
         self.place = place
         self._progress = progress
-        self._kept = Kept(folder, most_bytes)
+        self._kept = Kept(folder, most_bytes, share)
         self._closed = False
         self._outlines: OrderedDict[str, Outline] = OrderedDict()
+        self._outlines_bytes, self._most_outlines_bytes = 0, _OUTLINES_BYTES // share
         self.bytes = 0
         """Fetched payloads and outlines."""
         self.renew()
@@ -165,10 +169,13 @@ class Cache:
                 self._kept.add(self._kept_as(archive), packed)
         with self._lock:
             for archive in archives:
-                self._outlines[archive.id] = found[archive.id]
+                if archive.id not in self._outlines:
+                    self._outlines[archive.id] = found[archive.id]
+                    self._outlines_bytes += found[archive.id].memory
                 self._outlines.move_to_end(archive.id)
-            while len(self._outlines) > _MOST_OUTLINES:
-                self._outlines.popitem(last=False)
+            # those of one snapshot stay in any case: each of its tensors needs them
+            while self._outlines_bytes > self._most_outlines_bytes and len(self._outlines) > len(archives):
+                self._outlines_bytes -= self._outlines.popitem(last=False)[1].memory
         return [found[archive.id] for archive in archives]
 
     def _kept_as(self, archive: Archive) -> str:

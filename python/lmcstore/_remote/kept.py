@@ -32,7 +32,8 @@ _TOUCH_S = 60.0
 class Kept:
     """Blocks of tensors, and outlines of archives. Without a folder: in a temporary one, which `close` removes."""
 
-    def __init__(self, folder: str | None, most_bytes: int) -> None:
+    def __init__(self, folder: str | None, most_bytes: int, share: int = 1) -> None:
+        """`share`: how many temporary folders have `most_bytes`, and half of the free space, together."""
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._used: int | None = None
@@ -45,7 +46,7 @@ class Kept:
                 return
             _sweep()
             self._folder = tempfile.mkdtemp(prefix=_PREFIX)
-            self._most_bytes = min(most_bytes, shutil.disk_usage(self._folder).free // 2)
+            self._most_bytes = min(most_bytes, shutil.disk_usage(self._folder).free // 2) // share
             self._held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(self._held, fcntl.LOCK_SH)
         except OSError as error:

@@ -103,7 +103,7 @@ def _find(store: Store, url: str, info: dict[str, Any]) -> Any:
         raise RemoteError(f"{store.path} says that {info['shelf']}@{info['number']} is at {url}: no push goes there")
     consent.check(store._remote, url, store.path, f"{info['shelf']}@{info['number']}")
     if url not in store._remotes:
-        made = RemotePool(url, _CACHE_BYTES // store._remote_share, type(store)._create)
+        made = RemotePool(url, _CACHE_BYTES, type(store)._create, share=store._remote_share)
         if store._remotes.setdefault(url, made) is made:
             weakref.finalize(store, made.close)
         else:  # another thread was faster

@@ -24,6 +24,8 @@ from .files import Part
 
 MOST_BYTES = 64 << 20
 """Of an outline, decompressed: some 300,000 tensors."""
+_MEMORY_BYTES = 400
+"""Roughly, of an identity or a content in memory."""
 _INLINE_BYTES, _INLINE_BYTES_IN_ALL = 64 << 10, 1 << 20
 _HEAD = struct.Struct("<8sIIQQQ")
 _RECORD = struct.Struct("<IIQQ")
@@ -142,6 +144,12 @@ class Outline:
     def needs_base(self) -> bool:
         """Whether an older archive has some of its contents."""
         return any(content.is_known for content in self.contents)
+
+    @property
+    def memory(self) -> int:
+        """Roughly how many bytes of memory it takes."""
+        data = sum(len(data) for _, data in self.runs) + sum(map(len, self.inline.values()))
+        return data + _MEMORY_BYTES * (len(self.identities) + len(self.contents) + len(self.sources))
 
     def known(self) -> set[bytes]:
         """Return the digests of contents that an older archive has."""

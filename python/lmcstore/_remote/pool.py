@@ -45,14 +45,22 @@ class RemotePool:
     """The newest state of a run when it was opened."""
 
     def __init__(
-        self, url: str, cache_bytes: int, create: Create, cache: str | None = None, progress: Progress | None = None
+        self,
+        url: str,
+        cache_bytes: int,
+        create: Create,
+        cache: str | None = None,
+        progress: Progress | None = None,
+        share: int = 0,
     ) -> None:
+        """`share`: of how many runs, which share a cache. 0: of this one, and the sub-runs of its ranks."""
         self.url, self._create = url, create
         self._options = cache_bytes, create, cache, progress
         self._place = Place(url, _PARALLEL, hurries=True)
         try:
             self.uuid = self._open()
-            self._cache = Cache(self._place, cache, cache_bytes, progress)
+            share = share or 1 + len(self._early.ranks or ())
+            self._cache = Cache(self._place, cache, cache_bytes, progress, share)
         except BaseException:
             self._place.close()
             raise
@@ -99,8 +107,7 @@ class RemotePool:
 
     def below(self, name: str, share: int) -> RemotePool:
         """Open a sub-run, with a share of the cache."""
-        most_bytes, create, cache, progress = self._options
-        return RemotePool(f"{self.url}/{name}", most_bytes // (share if cache is None else 1), create, cache, progress)
+        return RemotePool(f"{self.url}/{name}", *self._options, share)
 
     def close(self) -> None:
         if not self.closed:
