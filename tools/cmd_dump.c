@@ -30,9 +30,8 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
 }
 
 /*
- * Opens the archives of --since. Refuses one of them as the output: a restore needs it; and a file that the
- * dump would replace. Signals are not caught yet, so
- * the first one ends a wait for a FIFO.
+ * Opens the archives of --since. Refuses an output that is one of them, since a restore needs it, or that would be
+ * replaced. Signals are not caught yet, so the first one ends a wait for a FIFO.
  */
 static enum lmcs_status open_older(struct cli *cli, int *fds)
 {

@@ -66,7 +66,7 @@ static bool append_tag(void *context, const char *tag)
     return ++listed->count < MOST_NAMES;
 }
 
-/* Appends the steps next to a missing one. What can't be read is left out: the address failed already. */
+/* Appends the steps next to a missing one. Errors are ignored: the call fails with the missing step anyway. */
 static void append_steps(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, struct lmcs_error *error)
 {
     struct lmcs_root_tree_df *tree = lmcs_shelf_tree(shelf, LMCS_TREE_STEPS);

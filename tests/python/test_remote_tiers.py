@@ -126,7 +126,7 @@ def test_a_run_that_is_deleted_while_it_is_pushed(
     quiet.compact()
     assert remote(quiet) == []
     expect(quiet, list(range(1, 9)))
-    if when[1] == "_commit":  # what was committed after that is no run
+    if when[1] == "_commit":  # the commit landed after the deletion
         with pytest.raises(lmcstore.RemoteError, match="empty URL"):
             quiet.push(url)
         shutil.rmtree(bucket)
