@@ -5,7 +5,7 @@
  * This program interposes the calls by which an annotator changes the file, to die in them.
  */
 /* ctest: labels=no-tsan */
-#include "support.h"
+#include "test_annotations_support.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,9 +20,6 @@
 #include <unistd.h>
 
 #include "lmc.h"
-#include "records/annotation.h"
-
-enum { SNAPSHOTS = 4 };
 
 /* ---- Deaths and a failed sync ---- */
 
@@ -73,19 +70,6 @@ int fdatasync(int fd)
 
 /* ---- The trainer ---- */
 
-static const char *path;
-
-static void train(struct lmcs_pool *pool, size_t count)
-{
-    struct rng rng = {3};
-    struct state *state = state_weights(&rng, 2, 3000);
-    for (size_t i = 0; i < count; i++) {
-        take_snapshot(pool, "run", state, (int64_t)i);
-        state_step(state, &rng, 0, 2);
-    }
-    state_free(state);
-}
-
 static int train_and_stop(void *argument)
 {
     (void)argument;
@@ -116,21 +100,6 @@ static void end_trainer(pid_t trainer)
 
 /* ---- Looking ---- */
 
-static double metric_of(struct lmcs_pool *pool, uint64_t number, const char *name)
-{
-    struct lmcs_snapshot *snapshot;
-    char which[32];
-    double value = NAN;
-    snprintf(which, sizeof which, "%llu", (unsigned long long)number);
-    OK(lmcs_snapshot_find(pool, "run", which, &snapshot, &err));
-    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
-    for (size_t i = 0; i < info->metric_count; i++)
-        if (strcmp(info->metrics[i].name, name) == 0)
-            value = info->metrics[i].value;
-    lmcs_snapshot_close(snapshot);
-    return value;
-}
-
 static void expect_meta(struct lmcs_pool *pool, uint64_t number, const char *json)
 {
     struct lmcs_snapshot *snapshot;
@@ -139,16 +108,6 @@ static void expect_meta(struct lmcs_pool *pool, uint64_t number, const char *jso
     OK(lmcs_snapshot_find(pool, "run", which, &snapshot, &err));
     assert_string_equal(lmcs_snapshot_info(snapshot)->meta_json, json);
     lmcs_snapshot_close(snapshot);
-}
-
-static uint64_t tag_at(struct lmcs_pool *pool, const char *tag)
-{
-    struct lmcs_snapshot *snapshot;
-    if (lmcs_snapshot_find(pool, "run", tag, &snapshot, &err) != LMCS_OK)
-        return 0;
-    uint64_t number = lmcs_snapshot_info(snapshot)->number;
-    lmcs_snapshot_close(snapshot);
-    return number;
 }
 
 static void annotate_all(struct lmcs_pool *pool)
@@ -291,6 +250,21 @@ static void leave_no_ring(void **state)
     close_pool(pool);
 }
 
+/* Waits until the trainer's background thread has applied every annotation. */
+static void wait_for_the_trainer(struct lmcs_pool *pool)
+{
+    for (size_t waiting = 1; waiting > 0; usleep(1000)) {
+        struct lmcs_txn txn;
+        struct lmcs_annotation *list;
+        bool is_old;
+        OK(lmcs_txn_read(pool, &txn, &err));
+        OK(lmcs_ring_load(&txn, &list, &waiting, &is_old, &err));
+        waiting += is_old;
+        lmcs_txn_end(&txn);
+        free(list);
+    }
+}
+
 static void fill_the_ring(void **state)
 {
     pid_t trainer = start_stopped(state);
@@ -306,8 +280,7 @@ static void fill_the_ring(void **state)
         while (lmcs_metric_set(pool, "run", 1, "m", -1, &err) == LMCS_IN_USE)
             continue;
         EXPECT(metric_of(pool, 1, "m") == -1);
-        for (struct lmcs_root_df root = {0}; root.ring_applied != (uint64_t)(round + 1) * (LMCS_RING_SLOTS + 1);)
-            OK(lmcs_root_read(pool, &root, &err));
+        wait_for_the_trainer(pool);
         EXPECT(kill(trainer, SIGSTOP) == 0 && waitpid(trainer, NULL, WUNTRACED) == trainer);
     }
     for (int i = 0; i < (int)LMCS_RING_SLOTS; i++)
@@ -347,6 +320,8 @@ static void die_at_each_step(void **state)
         EXPECT(isnan(dying) || (dying >= 1 && dying <= call));
         if (call == 4)
             EXPECT(kill(trainer, SIGCONT) == 0);
+        if (call >= 4) /* an addition writes those before it again */
+            wait_for_the_trainer(pool);
     }
     end_trainer(trainer);
     close_pool(pool);
@@ -600,109 +575,6 @@ static void survive_noise(void **state)
     close_pool(pool);
 }
 
-/* ---- Policies ---- */
-
-static int add_for_policies(void *argument)
-{
-    const bool is_best = argument != NULL;
-    struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
-    if (is_best)
-        OK(lmcs_metric_set(pool, "run", 3, "loss", 0.25, &err));
-    else
-        OK(lmcs_tag_set(pool, "run", "good", 2, &err));
-    close_pool(pool);
-    return 0;
-}
-
-/* The annotations are still in the ring when the policy decides. */
-static void policies_see_annotations(void **state)
-{
-    struct lmcs_prune_report report;
-    path = ((struct place *)*state)->pool;
-    struct lmcs_pool *writer = open_quiet(path);
-    train(writer, 8);
-    for (uint64_t i = 1; i <= 8; i++)
-        OK(lmcs_metric_set(writer, "run", i, "loss", 1, &err));
-    expect_child(start_child(add_for_policies, NULL));
-    expect_child(start_child(add_for_policies, writer));
-    EXPECT(writer->root.ring_applied == 0);
-    OK(lmcs_prune(writer, "run", "keep=last:1,best:loss:1", true, NULL, NULL, NULL, &report, &err));
-    EXPECT(report.removed == 5);
-    OK(lmcs_prune(writer, "run", "keep=last:1,best:loss:1", false, NULL, NULL, NULL, &report, &err));
-    EXPECT(report.removed == 5 && tag_at(writer, "good") == 2 && metric_of(writer, 3, "loss") == 0.25);
-    verify_pool(writer);
-    close_pool(writer);
-}
-
-enum { FREE_NAP = 100 };
-
-static struct lmcs_pool *pruning; /* NULL: naps take time */
-static int guard, naps, busy_lock = -1;
-static uint64_t removed_in_nap;
-
-int nanosleep(const struct timespec *time, struct timespec *left)
-{
-    if (busy_lock < 0)
-        return (int)syscall(SYS_nanosleep, time, left);
-    naps++;
-    return flock(busy_lock, naps % FREE_NAP == 0 ? LOCK_UN : LOCK_EX);
-}
-
-int usleep(useconds_t us)
-{
-    if (pruning == NULL)
-        return nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000}, NULL);
-    if (++naps == 3) { /* the policy goes on and ends */
-        if (removed_in_nap != 0)
-            OK(lmcs_snapshot_remove(pruning, "run", removed_in_nap, false, NULL, &err));
-        lmcs_ring_end_pruning(guard);
-    }
-    return 0;
-}
-
-static enum lmcs_status tag_while_pruning(uint64_t number, const char *tag, int naps_before)
-{
-    struct lmcs_annotation annotation;
-    bool needs_writer;
-    OK(lmcs_ring_begin_pruning(pruning, &guard, &err));
-    OK(lmcs_annotation_fill(LMCS_ANNOTATION_TAG, number, tag, 0, &annotation, &err));
-    naps = naps_before;
-    return lmcs_annotation_add(pruning, "run", &annotation, &needs_writer, &err);
-}
-
-/* An annotation that comes after a policy has decided waits for the end, and is refused if its snapshot went. */
-static void wait_for_a_policy(void **state)
-{
-    path = ((struct place *)*state)->pool;
-    pruning = open_quiet(path);
-    train(pruning, 3);
-    EXPECT(tag_while_pruning(3, "kept", 0) == LMCS_OK && naps == 3 && tag_at(pruning, "kept") == 3);
-    removed_in_nap = 2;
-    EXPECT(tag_while_pruning(2, "late", 0) == LMCS_NOT_FOUND && naps == 3 && tag_at(pruning, "late") == 0);
-    EXPECT(tag_while_pruning(1, "stuck", 100) == LMCS_IN_USE && naps > 200);
-    EXPECT(strstr(err.message, "has been pruning for seconds") != NULL);
-    lmcs_ring_end_pruning(guard);
-    close_pool(pruning);
-    pruning = NULL;
-}
-
-/* Other annotators leave the pool free for moments only. */
-static void wait_for_a_free_moment(void **state)
-{
-    path = ((struct place *)*state)->pool;
-    struct lmcs_pool *pool = open_quiet(path);
-    train(pool, SNAPSHOTS);
-    close_pool(pool);
-    pool = open_pool(path, LMCS_OPEN_READ, 0);
-    EXPECT((busy_lock = open(path, O_RDWR)) >= 0 && flock(busy_lock, LOCK_EX) == 0);
-    naps = 0;
-    OK(lmcs_metric_set(pool, "run", 1, "m", 1, &err));
-    EXPECT(naps == FREE_NAP && metric_of(pool, 1, "m") == 1);
-    close(busy_lock);
-    busy_lock = -1;
-    close_pool(pool);
-}
-
 /* ---- Archives and forks ---- */
 
 static void dump_to(struct lmcs_pool *pool, const char *file, int since)
@@ -791,9 +663,6 @@ int main(void)
         IN_MEMORY(damage_the_ring),
         IN_MEMORY(forge_the_ring),
         IN_MEMORY(survive_noise),
-        IN_MEMORY(policies_see_annotations),
-        IN_MEMORY(wait_for_a_policy),
-        IN_MEMORY(wait_for_a_free_moment),
         IN_MEMORY(archives_carry_annotations),
     };
     return cmocka_run_group_tests_name("annotations", tests, NULL, NULL);
