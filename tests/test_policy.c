@@ -182,6 +182,16 @@ static void a_repeated_key_is_refused(void **state)
     }
 }
 
+static void words_change_a_text(void **state)
+{
+    (void)state;
+    char text[LMCS_MAX_POLICY + 1] = "keep_raw=4 chain=3 keep=last:10 rate=100M";
+    OK(lmcs_policy_change(text, "keep=all chain=0", &err));
+    assert_string_equal(text, "keep_raw=4 chain=0 keep=all rate=100M");
+    FAILS(LMCS_INVALID, lmcs_policy_change(text, "keep_raw=2 nonsense=1", &err));
+    assert_string_equal(text, "keep_raw=4 chain=0 keep=all rate=100M");
+}
+
 static void any_text_is_safe(void **state)
 {
     (void)state;
@@ -344,6 +354,7 @@ int main(void)
         cmocka_unit_test(links_bound_lines),         cmocka_unit_test(encode_became_write),
         cmocka_unit_test(rules_keep_what_they_say),  cmocka_unit_test(rules_without_their_metric_keep_all),
         cmocka_unit_test(steps_may_be_anything),     cmocka_unit_test(pruning_again_agrees),
+        cmocka_unit_test(words_change_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

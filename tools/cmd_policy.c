@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "records/policy.h"
 
 /* Joins the words of a policy by spaces; NULL: no memory. */
 static char *join_words(const struct cli *cli)
@@ -97,17 +96,6 @@ static enum lmcs_status set_policy(struct cli *cli, const char *shelf, const cha
         fputs(". The policy created it\n", stderr);
     }
     return status;
-}
-
-/* Changes the text of a policy as setting the words would. */
-static enum lmcs_status try_words(struct cli *cli, const char *words, char text[LMCS_MAX_POLICY + 1])
-{
-    struct lmcs_policy policy;
-    lmcs_policy_init(&policy);
-    enum lmcs_status status = lmcs_policy_parse(text, &policy, &cli->error);
-    if (status == LMCS_OK)
-        status = lmcs_policy_parse(words, &policy, &cli->error);
-    return status == LMCS_OK ? lmcs_policy_format(&policy, text, &cli->error) : status;
 }
 
 /* ---- Folders -------------------------------------------------------------------------------------------------- */
@@ -216,7 +204,7 @@ static enum lmcs_status run(struct cli *cli)
         cli_run_policy_show(cli, &info);
     bool is_tried = status == LMCS_OK && !changes && *words != '\0';
     if (is_tried)
-        status = try_words(cli, words, info.policy);
+        status = lmcs_policy_change(info.policy, words, &cli->error);
     if (status == LMCS_OK)
         report(cli, &info, &prune, &listing, is_tried);
     else

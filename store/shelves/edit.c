@@ -85,6 +85,21 @@ enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *she
     return lmcs_shelf_set_policy(pool, shelf, words, error);
 }
 
+enum lmcs_status lmcs_policy_change(char policy[LMCS_MAX_POLICY + 1], const char *words, struct lmcs_error *error)
+{
+    struct lmcs_policy parsed;
+    char text[LMCS_MAX_POLICY + 1];
+    lmcs_policy_init(&parsed);
+    enum lmcs_status status = lmcs_policy_parse(policy, &parsed, error);
+    if (status == LMCS_OK)
+        status = lmcs_policy_parse(words, &parsed, error);
+    if (status == LMCS_OK)
+        status = lmcs_policy_format(&parsed, text, error);
+    if (status == LMCS_OK)
+        memcpy(policy, text, sizeof text);
+    return status;
+}
+
 struct tagging {
     const struct lmcs_tag_change *changes;
     size_t count;

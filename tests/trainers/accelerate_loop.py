@@ -120,7 +120,7 @@ def main() -> None:
         if options.kill:
             saved.wait()
             os.kill(os.getpid(), signal.SIGKILL)
-    print(f"rank {loop.accelerator.process_index} {began} {log[-1]!r} {loop.digest()}", flush=True)
+    print(f"rank {loop.accelerator.process_index} {began} {log[-1]!r} {loop.digest()}\n", end="", flush=True)
 
 
 if __name__ == "__main__":

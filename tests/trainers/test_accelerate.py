@@ -159,10 +159,10 @@ with register(loop.accelerator, sys.argv[1]) as saved:
         try:
             saved.save(1)
         except Exception as error:
-            print(f"{rank}: {type(error).__name__}", flush=True)
+            print(f"{rank}: {type(error).__name__}\\n", end="", flush=True)  # one write: ranks share the pipe
     type(loop.loader).state_dict = own
     saved.save(2)
-print(f"{rank}: saved", flush=True)
+print(f"{rank}: saved\\n", end="", flush=True)
 loop.accelerator.end_training()
 os._exit(0)
 """
@@ -261,7 +261,7 @@ with register(loop.accelerator, folder + "/whole.pool") as saved:
     if rank == 1:
         loop.accelerator._custom_objects.clear()
     fails(lambda: saved.load())
-print("\\n".join(f"{rank}: {text}" for text in said), flush=True)
+print("".join(f"{rank}: {text}\\n" for text in said), end="", flush=True)
 loop.accelerator.end_training()
 os._exit(0)  # some runs abort while the interpreter ends, in C++, for a reason that is not known
 """

@@ -462,7 +462,7 @@ class Broken(StoredTrainer):
 
 fails(lambda: trained("other.pool", kind=Broken))
 fails(lambda: trained("whole.pool", resume=True, kind=Broken))
-print("\\n".join(f"{rank}: {text}" for text in said), flush=True)
+print("".join(f"{rank}: {text}\\n" for text in said), end="", flush=True)
 dist.destroy_process_group()
 os._exit(0)  # some runs abort while the interpreter ends, in C++, for a reason that is not known
 """
