@@ -206,7 +206,7 @@ static enum lmcs_status begin_and_dump(struct lmcs_dump *dump, struct lmcs_error
     struct lmcs_dump_plans plans = {.older = calloc(older + 1, sizeof *plans.older),
                                     .since = calloc(older + 1, sizeof *plans.since)};
     dump->buffer = malloc(LMCS_DUMP_BUFFER);
-    dump->piece = malloc(LMCS_ARCHIVE_PIECE_BYTES);
+    dump->piece = aligned_alloc(64, LMCS_ARCHIVE_PIECE_BYTES);
     enum lmcs_status status = LMCS_OK;
     if (plans.older == NULL || plans.since == NULL || dump->buffer == NULL || dump->piece == NULL)
         status = lmcs_fail_memory(error);

@@ -246,6 +246,13 @@ static enum lmcs_status send_data(struct lmcs_dump *dump, const struct lmcs_cont
     return status;
 }
 
+static enum lmcs_status send_piece(struct lmcs_dump *dump, size_t *fill, struct lmcs_error *error)
+{
+    size_t bytes = *fill;
+    *fill = 0;
+    return lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, bytes, NULL, 0, error);
+}
+
 /* Gathers bytes into pieces and sends each full piece. */
 static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const void *bytes, size_t count,
                                   struct lmcs_error *error)
@@ -257,35 +264,34 @@ static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const vo
         *fill += n;
         from += n;
         count -= n;
-        if (*fill == LMCS_ARCHIVE_PIECE_BYTES) {
-            status = lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, *fill, NULL, 0, error);
-            *fill = 0;
-        }
+        if (*fill == LMCS_ARCHIVE_PIECE_BYTES)
+            status = send_piece(dump, fill, error);
     }
     return status;
 }
 
+/* A block fills a piece. */
 static enum lmcs_status send_blocks(struct lmcs_dump *dump, struct lmcs_reader *reader, uint64_t raw_bytes,
-                                    unsigned char *block, struct lmc_hash *hashes, struct lmcs_error *error)
+                                    struct lmc_hash *hashes, struct lmcs_error *error)
 {
+    static_assert(LMC_BLOCK_BYTES == LMCS_ARCHIVE_PIECE_BYTES, "blocks are read into pieces");
     static const unsigned char zeros[16];
     uint64_t blocks = lmc_block_count(raw_bytes);
     size_t fill = 0;
     enum lmcs_status status = LMCS_OK;
     for (uint64_t i = 0; status == LMCS_OK && i < blocks; i++) {
         uint64_t left = raw_bytes - i * LMC_BLOCK_BYTES;
-        size_t n = left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
-        status = lmcs_reader_block(reader, i, block, error);
-        hashes[i] = lmc_hash128(block, n);
-        if (status == LMCS_OK)
-            status = add_bytes(dump, &fill, block, n, error);
+        fill = left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
+        status = lmcs_reader_block(reader, i, dump->piece, error);
+        hashes[i] = lmc_hash128(dump->piece, fill);
+        if (status == LMCS_OK && fill == LMC_BLOCK_BYTES)
+            status = send_piece(dump, &fill, error);
     }
     if (status == LMCS_OK && blocks > 1)
         status = add_bytes(dump, &fill, zeros, lmcs_raw_table_at(raw_bytes) - raw_bytes, error);
     if (status == LMCS_OK && blocks > 1)
         status = add_bytes(dump, &fill, hashes, blocks * sizeof *hashes, error);
-    return status == LMCS_OK && fill > 0 ? lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, fill, NULL, 0, error)
-                                         : status;
+    return status == LMCS_OK && fill > 0 ? send_piece(dump, &fill, error) : status;
 }
 
 static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_chain *chain,
@@ -294,16 +300,14 @@ static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_c
     const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);
     struct lmcs_reader *reader = NULL;
     uint64_t raw_bytes = chain->links[0].df.raw_bytes;
-    unsigned char *block = aligned_alloc(64, LMC_BLOCK_BYTES);
     struct lmc_hash *hashes = calloc(lmc_block_count(raw_bytes) + 1, sizeof *hashes);
-    enum lmcs_status status = block == NULL || hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    enum lmcs_status status = hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     if (status == LMCS_OK)
         status = lmcs_reader_open(dump->pool, chain, &tensor, NULL, &reader, error);
     if (status == LMCS_OK && raw_bytes > 0)
-        status = send_blocks(dump, reader, raw_bytes, block, hashes, error);
+        status = send_blocks(dump, reader, raw_bytes, hashes, error);
     lmcs_reader_close(reader);
     free(hashes);
-    free(block);
     return status;
 }
 
