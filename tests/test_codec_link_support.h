@@ -11,6 +11,16 @@
 
 #include <math.h>
 
+/* Sets the thread to read and round denormals as zeros, and reads its control word. */
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#define FLUSH()   _mm_setcsr(_mm_getcsr() | 0x8040)
+#define CONTROL() _mm_getcsr()
+#else
+#define FLUSH()   ((void)0)
+#define CONTROL() 0u
+#endif
+
 #define PIECE ((size_t)1 << 15)
 
 enum gradients { BF16, CLIPPED, SUMMED, CLIPPED_SUM, ANY, SPARSE_ROWS, NONE, GRADIENTS };

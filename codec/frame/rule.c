@@ -8,8 +8,6 @@
 
 #include "base/bytes.h"
 
-#include <float.h>
-
 uint32_t lmc_link_arrays(uint32_t optimizer, uint32_t flags)
 {
     if (optimizer == LMC_ADAM && (flags & ~(LMC_LINK_L2 | LMC_LINK_AMSGRAD)) == 0)
@@ -20,16 +18,24 @@ uint32_t lmc_link_arrays(uint32_t optimizer, uint32_t flags)
 /* The arithmetic accepts any constant, but no optimizer has an infinite one. */
 static bool is_finite(float x)
 {
-    return x >= -FLT_MAX && x <= FLT_MAX;
+    return (lmci_load32(&x) & 0x7f800000u) != 0x7f800000u;
 }
 
+/* Above 0, for a finite number. */
+static bool is_positive(float x)
+{
+    return lmci_load32(&x) - 1 < 0x7fffffffu;
+}
+
+/* Looks at bits: the caller's thread may compare denormals as zeros. */
 bool lmci_rule_is_valid(const struct lmc_link_rule *rule)
 {
     const bool finite = is_finite(rule->gain) && is_finite(rule->momentum) && is_finite(rule->beta2) &&
                         is_finite(rule->gain2) && is_finite(rule->decay) && is_finite(rule->l2) &&
                         is_finite(rule->rate) && is_finite(rule->root) && is_finite(rule->eps) &&
                         is_finite(rule->scale);
-    return finite && lmc_link_arrays(rule->optimizer, rule->flags) != 0 && rule->gain > 0 && rule->scale > 0;
+    return finite && lmc_link_arrays(rule->optimizer, rule->flags) != 0 && is_positive(rule->gain) &&
+           is_positive(rule->scale);
 }
 
 static const size_t constants = 10;

@@ -11,6 +11,10 @@
 
 #include <math.h>
 
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "links need IEEE arithmetic: compile without -ffast-math"
+#endif
+
 /* Iterations are independent; an output may be its own input. */
 #if defined(__clang__)
 #define EACH
