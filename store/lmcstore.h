@@ -281,7 +281,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_poo
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf,
                                                                const char *policy, struct lmcs_error *error);
-/* Changes the keys in `words` in the text of a policy, as lmcs_shelf_set_policy would. On an error it stays as it is. */
+/* Changes keys in the text of a policy, as lmcs_shelf_set_policy would. After an error the text is as before. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_policy_change(char policy[LMCS_MAX_POLICY + 1], const char *words,
                                                             struct lmcs_error *error);
 /*
