@@ -6,9 +6,9 @@
 #   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
-#                            alignment asan tsan guest arm abi boxes mutants models ceph slow docs trainers bench
+#                            asan tsan guest arm abi boxes mutants models ceph slow docs trainers bench
 #   tests/run.sh long      hours
-#                            crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns
+#                            alignment crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns
 #                            wheel_python trainers_long ceph_long compilers
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions bare_python
 #
@@ -22,9 +22,9 @@ top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
-deep=(alignment asan tsan guest arm abi boxes mutants models ceph slow docs trainers bench)
-long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python trainers_long
-    ceph_long compilers)
+deep=(asan tsan guest arm abi boxes mutants models ceph slow docs trainers bench)
+long=(alignment crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python
+    trainers_long ceph_long compilers)
 others=(tidy coverage instructions bare_python)
 
 passed=0
