@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -24,6 +25,7 @@ struct wanted {
     size_t file; /* of a part */
     const char *shelf;
     uint64_t number;
+    bool is_older; /* of a record: it was there before the records' archive, which may lack it */
 };
 
 struct wanted_list {
@@ -40,6 +42,9 @@ struct dump {
     bool is_out_of_memory;
     struct wanted_list records;
     struct wanted_list parts;
+    char **older; /* the parts that older dumps have: their files and addresses, sorted */
+    size_t older_count;
+    size_t older_capacity;
     char **made; /* paths of archives */
     size_t made_count;
     char missing[900]; /* files */
@@ -59,18 +64,158 @@ static void add(struct dump *dump, struct wanted_list *list, struct wanted wante
 
 /* ---- Which parts ---------------------------------------------------------------------------------------------- */
 
+/* Keeps the name of a shelf. NULL: out of memory. */
+static const char *keep_shelf(struct dump *dump, const char *shelf)
+{
+    if (dump->shelf_count > 0 && strcmp(dump->shelves[dump->shelf_count - 1], shelf) == 0)
+        return dump->shelves[dump->shelf_count - 1];
+    if (lmcs_add_text(&dump->shelves, &dump->shelf_count, shelf))
+        return dump->shelves[dump->shelf_count - 1];
+    dump->is_out_of_memory = true;
+    return NULL;
+}
+
 static bool note_record(void *context, const struct lmcs_archived *snapshot)
 {
     struct dump *dump = context;
-    if ((dump->shelf_count == 0 || strcmp(dump->shelves[dump->shelf_count - 1], snapshot->shelf) != 0) &&
-        !lmcs_add_text(&dump->shelves, &dump->shelf_count, snapshot->shelf)) {
-        dump->is_out_of_memory = true;
-        return false;
-    }
-    add(dump, &dump->records,
-        (struct wanted){.shelf = dump->shelves[dump->shelf_count - 1], .number = snapshot->number});
+    const char *shelf = keep_shelf(dump, snapshot->shelf);
+    if (shelf != NULL)
+        add(dump, &dump->records, (struct wanted){.shelf = shelf, .number = snapshot->number});
     return !dump->is_out_of_memory;
 }
+
+/* ---- What older dumps have ---- */
+
+static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
+{
+    return keep_shelf(context, info->name) != NULL;
+}
+
+/* Notes the records of a shelf, or of a range of it. */
+static enum lmcs_status note_older_of(struct dump *dump, const char *shelf, const char *range)
+{
+    enum { SOME = 256 };
+    struct cli *cli = dump->cli;
+    uint64_t numbers[SOME], first = 1, last = UINT64_MAX;
+    enum lmcs_status status = LMCS_OK;
+    if (range != NULL)
+        status = lmcs_snapshot_range(cli->pool, shelf, range, &first, &last, &cli->error);
+    for (size_t got = SOME; status == LMCS_OK && got == SOME && first <= last;) {
+        status = lmcs_snapshot_numbers(cli->pool, shelf, first, numbers, SOME, &got, &cli->error);
+        for (size_t i = 0; status == LMCS_OK && i < got && numbers[i] <= last; i++)
+            add(dump, &dump->records, (struct wanted){.shelf = shelf, .number = numbers[i], .is_older = true});
+        first = got > 0 ? numbers[got - 1] + 1 : first;
+    }
+    return status;
+}
+
+/* Notes the addressed records before their archive is made, which lacks those that older dumps have. */
+static enum lmcs_status note_older(struct dump *dump)
+{
+    struct cli *cli = dump->cli;
+    enum lmcs_status status = LMCS_OK;
+    if (cli->options.since.count == 0)
+        return LMCS_OK;
+    if (cli->options.argument_count == 1)
+        status = lmcs_shelf_list(cli->pool, note_shelf, dump, &cli->error);
+    for (size_t i = 0; status == LMCS_OK && cli->options.argument_count == 1 && i < dump->shelf_count; i++)
+        status = note_older_of(dump, dump->shelves[i], NULL);
+    for (size_t i = 1; status == LMCS_OK && i < cli->options.argument_count; i++) {
+        char name[LMCS_MAX_NAME + 1];
+        const char *address = cli->options.arguments[i], *at = strchr(address, '@');
+        snprintf(name, sizeof name, "%.*s", at != NULL ? (int)(at - address) : LMCS_MAX_NAME, address);
+        const char *shelf = keep_shelf(dump, name);
+        if (shelf != NULL)
+            status = note_older_of(dump, shelf, at != NULL ? at + 1 : NULL);
+    }
+    return status;
+}
+
+/* A part in an archive of an older dump. */
+struct older_part {
+    char text[NAME_MAX + LMCS_MAX_NAME + 24];
+};
+
+static struct older_part older_part(const char *file, const char *shelf, uint64_t number)
+{
+    struct older_part part;
+    const char *end = strrchr(file, '.');
+    snprintf(part.text, sizeof part.text, "%.*s/%s@%" PRIu64, end != NULL ? (int)(end - file) : NAME_MAX, file, shelf,
+             number);
+    return part;
+}
+
+struct older_archive {
+    struct dump *dump;
+    const char *name;
+};
+
+static bool note_older_part(void *context, const struct lmcs_archived *snapshot)
+{
+    const struct older_archive *archive = context;
+    struct dump *dump = archive->dump;
+    char *text = strdup(older_part(archive->name, snapshot->shelf, snapshot->number).text);
+    if (text != NULL && lmcs_grow(&dump->older, &dump->older_capacity, dump->older_count, sizeof *dump->older)) {
+        dump->older[dump->older_count++] = text;
+        return true;
+    }
+    free(text);
+    dump->is_out_of_memory = true;
+    return false;
+}
+
+static enum lmcs_status list_older_archive(struct dump *dump, const char *folder, const char *name)
+{
+    struct cli *cli = dump->cli;
+    struct older_archive archive = {dump, name};
+    int fd = -1;
+    char *path = cli_folder_path(folder, name);
+    enum lmcs_status status =
+        path != NULL ? cli_archive_open(cli, path, &fd) : cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status == LMCS_OK)
+        status = lmcs_archive_list(fd, note_older_part, &archive, &dump->progress, NULL, &cli->error);
+    if (status != LMCS_OK && fd >= 0)
+        cli_archive_name(cli, path);
+    cli_archive_close(fd);
+    free(path);
+    return status;
+}
+
+static int by_text(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+static enum lmcs_status list_older_parts(struct dump *dump)
+{
+    struct cli *cli = dump->cli;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < cli->options.since.count; i++) {
+        const char *folder = cli->options.since.items[i];
+        DIR *listing = opendir(folder);
+        if (listing == NULL)
+            return cli_fail(cli, LMCS_IO, errno, "%s can't be read", folder);
+        for (struct dirent *entry; status == LMCS_OK && (entry = readdir(listing)) != NULL;) {
+            const char *end = strrchr(entry->d_name, '.');
+            if (strncmp(entry->d_name, "rank-", 5) == 0 && end != NULL && strcmp(end, CLI_ARCHIVE) == 0)
+                status = list_older_archive(dump, folder, entry->d_name);
+        }
+        closedir(listing);
+    }
+    if (dump->older_count > 0)
+        qsort(dump->older, dump->older_count, sizeof *dump->older, by_text);
+    return status;
+}
+
+static bool is_in_older(const struct dump *dump, const char *file, const char *shelf, uint64_t number)
+{
+    struct older_part part = older_part(file, shelf, number);
+    const char *text = part.text;
+    return dump->older_count > 0 &&
+           bsearch(&text, dump->older, dump->older_count, sizeof *dump->older, by_text) != NULL;
+}
+
+/* ---- The parts of records ---- */
 
 static enum lmcs_status resolve(struct cli *cli, size_t file, const struct cli_part *part)
 {
@@ -122,13 +267,16 @@ static enum lmcs_status commit_part(struct cli *cli, const struct wanted *wanted
                     record->address, cli_folder_file(cli->folder, wanted->file), error.message);
 }
 
-static enum lmcs_status add_part(struct dump *dump, const struct cli_record *record, const char *shelf,
+static enum lmcs_status add_part(struct dump *dump, const struct cli_record *record, const struct wanted *of,
                                  const struct cli_part *part)
 {
     struct cli *cli = dump->cli;
+    const char *shelf = of->shelf;
     struct lmcs_pool *pool = NULL;
     struct lmcs_snapshot *snapshot = NULL;
     struct wanted wanted = {.shelf = shelf};
+    if (of->is_older && is_in_older(dump, part->file, shelf, part->number)) /* its pool may be away */
+        return LMCS_OK;
     enum lmcs_status status = cli_part_find(cli, shelf, part, &wanted.file);
     if (status == LMCS_OK)
         status = cli_folder_pool(cli, wanted.file, &pool);
@@ -142,9 +290,10 @@ static enum lmcs_status add_part(struct dump *dump, const struct cli_record *rec
     if (status != LMCS_OK)
         return status;
     wanted.number = lmcs_snapshot_info(snapshot)->number;
-    status = cli_part_local(cli, record->address, snapshot);
+    bool is_sent = of->is_older && is_in_older(dump, cli_folder_file(cli->folder, wanted.file), shelf, wanted.number);
+    status = is_sent ? LMCS_OK : cli_part_local(cli, record->address, snapshot);
     lmcs_snapshot_close(snapshot);
-    if (status != LMCS_OK)
+    if (status != LMCS_OK || is_sent)
         return status;
     status = find_committed(cli, wanted.file, shelf, wanted.number);
     if (status == LMCS_NOT_FOUND) /* it is prepared */
@@ -157,12 +306,29 @@ static int by_file(const void *left, const void *right)
 {
     const struct wanted *l = left, *r = right;
     int shelves = strcmp(l->shelf, r->shelf);
-    return l->file != r->file ? LMCS_ORDER(l->file, r->file)
-           : shelves != 0     ? shelves
-                              : LMCS_ORDER(l->number, r->number);
+    return l->file != r->file       ? LMCS_ORDER(l->file, r->file)
+           : shelves != 0           ? shelves
+           : l->number != r->number ? LMCS_ORDER(l->number, r->number)
+                                    : LMCS_ORDER(l->is_older, r->is_older);
 }
 
-/* Lists the parts of the records that are in the records' archive. */
+static enum lmcs_status add_parts(struct dump *dump, const struct wanted *one)
+{
+    struct cli *cli = dump->cli;
+    struct cli_record record = {.parts = NULL};
+    enum lmcs_status status = cli_record_at(cli, one->shelf, one->number, &record);
+    if (status == LMCS_NOT_FOUND && one->is_older)
+        status = LMCS_OK; /* removed meanwhile */
+    for (size_t i = 0; status == LMCS_OK && i < record.part_count; i++)
+        status = add_part(dump, &record, one, &record.parts[i]);
+    cli_record_free(&record);
+    return status;
+}
+
+/*
+ * Lists the parts of the records that are in the records' archive, and those of older records that no older dump has:
+ * these were missing then.
+ */
 static enum lmcs_status list_parts(struct dump *dump)
 {
     struct cli *cli = dump->cli;
@@ -170,13 +336,14 @@ static enum lmcs_status list_parts(struct dump *dump)
     if (lseek(dump->output.fd, 0, SEEK_SET) != 0)
         return cli_fail(cli, LMCS_IO, errno, "%s can't be read", dump->output.shown);
     status = lmcs_archive_list(dump->output.fd, note_record, dump, &dump->progress, NULL, &cli->error);
+    if (status == LMCS_OK)
+        status = list_older_parts(dump);
+    if (dump->records.count > 0)
+        qsort(dump->records.items, dump->records.count, sizeof *dump->records.items, by_file);
     for (size_t i = 0; status == LMCS_OK && i < dump->records.count; i++) {
-        struct cli_record record = {.parts = NULL};
         const struct wanted *one = &dump->records.items[i];
-        status = cli_record_at(cli, one->shelf, one->number, &record);
-        for (size_t j = 0; status == LMCS_OK && j < record.part_count; j++)
-            status = add_part(dump, &record, one->shelf, &record.parts[j]);
-        cli_record_free(&record);
+        if (i == 0 || one[-1].number != one->number || strcmp(one[-1].shelf, one->shelf) != 0)
+            status = add_parts(dump, one);
     }
     if (status == LMCS_OK && dump->is_out_of_memory)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
@@ -267,8 +434,11 @@ static enum lmcs_status dump_rank(struct dump *dump, const struct wanted *parts,
         status = lmcs_outfile_open(path, 0, &output, &cli->error);
     if (status == LMCS_OK)
         status = dump_pool(dump, pool, name, (const char *const *)addresses, address_count, output.fd, &report);
-    if (status == LMCS_OK && report.snapshots != count)
-        status = cli_fail(cli, LMCS_NOT_FOUND, 0, "%s: snapshots were removed during the dump; repeat it", file);
+    for (size_t i = 0; status == LMCS_OK && report.snapshots != count && i < count; i++) {
+        status = find_committed(cli, parts->file, parts[i].shelf, parts[i].number); /* then an older archive has it */
+        if (status == LMCS_NOT_FOUND)
+            status = cli_fail(cli, status, 0, "%s: snapshots were removed during the dump; repeat it", file);
+    }
     if (status == LMCS_OK)
         status = lmcs_outfile_commit(&output, &cli->error);
     if (status == LMCS_OK && !lmcs_add_text(&dump->made, &dump->made_count, path))
@@ -393,6 +563,9 @@ static void finish(struct dump *dump, const char *folder, bool is_done)
         (void)rmdir(folder);
     while (dump->shelf_count > 0)
         free(dump->shelves[--dump->shelf_count]);
+    while (dump->older_count > 0)
+        free(dump->older[--dump->older_count]);
+    free(dump->older);
     free(dump->made);
     free(dump->shelves);
     free(dump->records.items);
@@ -419,6 +592,8 @@ enum lmcs_status cli_folder_dump(struct cli *cli)
         status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     if (status == LMCS_OK)
         status = lmcs_outfile_open(path, 0, &dump.output, &cli->error);
+    if (status == LMCS_OK)
+        status = note_older(&dump);
     if (status == LMCS_OK)
         status = dump_pool(&dump, cli->pool, CLI_RECORDS_ARCHIVE, cli->options.arguments + 1,
                            cli->options.argument_count - 1, dump.output.fd, &dump.report);

@@ -158,6 +158,32 @@ def test_dumps_since_others(run: Path, place: Path) -> None:
     assert not (place / "x").exists()
 
 
+def test_a_dump_since_another_has_what_was_added_to_a_snapshot(run: Path, place: Path) -> None:
+    cli("dump", run, "-o", place / "old")
+    cli("metric", run, "run@2", "val=0.3")
+    assert as_json("dump", run, "--since", place / "old", "-o", place / "more")["snapshots"] == 1
+    cli("restore", place / "old", place / "more", place / "new")
+    states_are_right(place / "new", [10, 20, 30, 40])
+    assert contents(place / "new") == contents(run) and contents(run)[2][2]["val"] == 0.3
+
+
+def test_a_dump_since_another_has_the_parts_that_this_lacks(run: Path, place: Path) -> None:
+    (run / RANKS[1]).rename(place / "away")
+    cli("dump", run, "--allow-missing", "-o", place / "old")
+    since = ["--since", place / "old"]
+    assert f"lacks 4 parts of snapshots: {RANKS[1]}" in error("dump", run, *since, "-o", place / "x")
+    assert "lacks 2 parts" in error("dump", run, "run@1..2", *since, "-o", place / "x")
+    assert as_json("dump", run, *since, "--allow-missing", "-o", place / "none")["missing_parts"] == 4
+    (place / "away").rename(run / RANKS[1])
+    run_folder.save(run, 50)
+    run_folder.close(run)
+    assert as_json("dump", run, *since, "-o", place / "more")["snapshots"] == 1
+    cli("restore", place / "old", place / "more", place / "new")
+    states_are_right(place / "new", [10, 20, 30, 40, 50])
+    (run / RANKS[1]).unlink()
+    assert as_json("dump", run, *since, "--since", place / "more", "-o", place / "last")["missing_parts"] == 0
+
+
 def test_missing_pools_are_named(run: Path, place: Path) -> None:
     (run / RANKS[1]).rename(place / "away")
     assert RANKS[1] in error("dump", run, "-o", place / "dumped", status="not found")

@@ -238,6 +238,32 @@ def test_the_command_and_python_read_each_others_dumps(run: Path, place: Path) -
     check(place / "third", [10, 20, 30])
 
 
+def test_a_dump_since_another_has_what_was_added_and_what_it_lacks(run: Path, place: Path) -> None:
+    (run / RANKS[1]).rename(place / "away")
+    with lmcstore.open(run, mode="r") as store:
+        store.dump(place / "old", allow_missing=True)
+        with pytest.raises(lmcstore.NotFoundError, match="lacks 3 parts of snapshots: run@1: "):
+            store.dump(place / "x", since=place / "old")
+        assert len(store.dump(place / "none", "run@2", since=place / "old", allow_missing=True)["missing"]) == 1
+    (place / "away").rename(run / RANKS[1])
+    with lmcstore.open(run, mode="r+") as store:
+        store["run"][2].metrics["val"] = 0.3
+    run_folder.save(run, 40)
+    run_folder.close(run)
+    since = [place / "old", place / "more"]
+    with lmcstore.open(run, mode="r") as store:
+        report = store.dump(place / "more", since=since[:1])
+        assert (report["snapshots"], report["missing"]) == (2, [])
+        wanted = [(one.digest, one.metrics) for one in store["run"]]
+    archive.restore_run(since, place / "new")
+    check(place / "new", [10, 20, 30, 40])
+    with lmcstore.open(place / "new", mode="r") as store:
+        assert [(one.digest, one.metrics) for one in store["run"]] == wanted and wanted[1][1]["val"] == 0.3
+    (run / RANKS[1]).unlink()
+    with lmcstore.open(run, mode="r") as store:
+        assert store.dump(place / "last", since=since)["missing"] == []
+
+
 def test_missing_pools_are_named(run: Path, place: Path) -> None:
     (run / RANKS[1]).rename(place / "away")
     with lmcstore.open(run, mode="r") as store:

@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _core
@@ -196,9 +196,11 @@ class Dump:
     def _write(self, what: tuple[str, ...], allow_missing: bool) -> None:
         file = _NewFile(os.path.join(self._folder, _RECORDS_ARCHIVE))
         try:
+            addressed = self._addressed(what) if self._since else set()
             self._report = self._dump(self._store._pool, what, _RECORDS_ARCHIVE, file, must_be=True)
             os.lseek(file.descriptor, 0, os.SEEK_SET)
-            parts = sorted(self._parts(_core.archive_ls(file.descriptor)["snapshots"]))
+            sent = {(one["shelf"], one["number"]) for one in _core.archive_ls(file.descriptor)["snapshots"]}
+            parts = sorted([*self._parts(sorted(sent)), *self._older_parts(addressed - sent)])
             if self._missing and not allow_missing:
                 raise NotFoundError(
                     f"{self._store.path} lacks {len(self._missing)} parts of snapshots: {self._missing[0]}. "
@@ -217,21 +219,50 @@ class Dump:
             report = pool.dump(file.descriptor, what, since, False, False, False, self._progress)
         return report | {"warnings": _warned(report)}
 
-    def _parts(self, snapshots: list[dict[str, Any]]) -> Iterator[Wanted]:
-        """Yield the parts of the records that are in the records' archive."""
-        for snapshot in snapshots:
-            shelf = snapshot["shelf"]
-            taken = self._store[shelf]._taken(snapshot["number"])
+    def _addressed(self, what: tuple[str, ...]) -> set[tuple[str, int]]:
+        """Return the shelves and numbers of the addressed records."""
+        found = set()
+        for address in what or self._store:
+            shelf, at, which = str(address).partition("@")
+            snapshots = self._store[shelf].range(which) if at else self._store[shelf]
+            found |= {(shelf, one.number) for one in snapshots}
+        return found
+
+    def _older_parts(self, records: set[tuple[str, int]]) -> Iterator[Wanted]:
+        """Yield the parts of records of older dumps that these lack: they were missing then."""
+        there = set()
+        for folder in self._since:
+            with _io(folder):
+                files = os.listdir(folder)
+            for name in files:
+                if name.startswith("rank-") and name.endswith(ARCHIVE):
+                    with _opened([folder], name) as (descriptor,):
+                        rows = _core.archive_ls(descriptor)["snapshots"]
+                    there |= {(name.removesuffix(ARCHIVE), row["shelf"], row["number"]) for row in rows}
+        for shelf, number in sorted(records):
+            if number in self._store[shelf]:  # else it was removed meanwhile
+                yield from self._parts([(shelf, number)], there)
+
+    def _parts(
+        self, records: Iterable[tuple[str, int]], there: Container[tuple[str, str, int]] = ()
+    ) -> Iterator[Wanted]:
+        """Yield the parts of records, without those that are `there` in older dumps."""
+        for shelf, number in records:
+            taken = self._store[shelf]._taken(number)
             for rank, part in taken._record_alone().record.ranks.items():
+                if (part.file.removesuffix(POOL), shelf, part.number) in there:  # its pool may be away
+                    continue
                 try:
                     handle = self._store._ranks.snapshot(rank, part, shelf, [])
                 except RankNotFoundError as error:
                     self._missing.append(f"{taken._address}: {error}")
                     continue
                 pool, info = self._store._ranks.pool(rank, shelf, part), handle.info()
+                wanted = Wanted(pool.info()["path"], shelf, info["number"])
+                if (os.path.basename(wanted.path).removesuffix(POOL), shelf, wanted.number) in there:
+                    continue
                 if info["remote"] is not None:
                     raise RemoteError(away(taken._address, info["remote"], self._store.path))
-                wanted = Wanted(pool.info()["path"], shelf, info["number"])
                 if not _is_committed(pool, wanted):
                     commit_part(pool, wanted, part, taken._address, self._store._flags)
                 yield wanted
@@ -242,7 +273,7 @@ class Dump:
         file = _NewFile(os.path.join(self._folder, name))
         try:
             report = self._dump(pool, tuple(ranges_of(parts)), name, file)
-            if report["snapshots"] != len(parts):
+            if report["snapshots"] != len(parts) and not all(_is_committed(pool, part) for part in parts):
                 raise NotFoundError(f"{path}: snapshots were removed during the dump; repeat it")
             file.commit()
         finally:
