@@ -15,9 +15,10 @@
 #include "base/grow.h"
 #include "records/annotation.h"
 #include "transfer/dump.h"
+#include "transfer/warn.h"
 
 struct tag {
-    uint64_t number;
+    const uint64_t *number; /* of the plan; 0: its snapshot was removed meanwhile */
     char *text;
 };
 
@@ -25,7 +26,7 @@ struct tags {
     struct tag *items;
     size_t count;
     size_t capacity;
-    uint64_t number;
+    const uint64_t *number;
     bool failed;
 };
 
@@ -47,42 +48,58 @@ static int by_text(const void *a, const void *b)
     return strcmp(((const struct tag *)a)->text, ((const struct tag *)b)->text);
 }
 
-static enum lmcs_status collect_tags(struct lmcs_dump *dump, const struct lmcs_dump_shelf *plan, struct tags *tags,
+/* A damaged page takes only its tags from the archive, after which those of older archives stay. */
+static enum lmcs_status collect_tags(struct lmcs_dump *dump, struct lmcs_dump_shelf *plan, struct tags *tags,
                                      struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
+    struct lmcs_passed passed = {.any = false};
+    struct lmcs_error why = {.status = LMCS_OK};
     bool found = false;
     enum lmcs_status status = lmcs_annotated_hold(dump->pool, &dump->txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_load_if(&dump->txn, plan->df.id, &shelf, &found, error);
+    status = lmcs_shelf_load_if(&dump->txn, plan->df.id, &shelf, &found, &why);
     bool any = status == LMCS_OK && found && lmcs_shelf_tree(&shelf, LMCS_TREE_TAGGED)->count > 0;
     for (size_t i = 0; any && status == LMCS_OK && i < plan->count + plan->older_count; i++) {
-        tags->number = i < plan->count ? plan->numbers[i] : plan->older[i - plan->count];
-        if (tags->number != 0)
-            status = lmcs_tags_of(&dump->txn, &shelf, tags->number, add_tag, tags, error);
-        if (status == LMCS_OK && tags->failed)
-            status = lmcs_fail_memory(error);
+        tags->number = i < plan->count ? &plan->numbers[i] : &plan->older[i - plan->count];
+        status = lmcs_tags_of(&dump->txn, &shelf, *tags->number, add_tag, tags, &why);
+        if (tags->failed)
+            status = lmcs_fail_memory(&why);
+        if (!plan->has_id) /* else the continued archive says that it has all tags */
+            status = lmcs_pass_over(&passed, status, &why);
     }
     lmcs_txn_end(&dump->txn);
+    if (status != LMCS_OK && error != NULL)
+        *error = why;
+    if (passed.any)
+        lmcs_transfer_warn(&dump->warned, "shelf \"%.200s\": not all of its tags are in the archive: %.500s",
+                           plan->name, passed.first.message);
+    plan->has_all_tags = plan->has_all_tags && !passed.any;
+    if (tags->count > 1)
+        qsort(tags->items, tags->count, sizeof *tags->items, by_text);
     return status;
 }
 
-static enum lmcs_status dump_tags(struct lmcs_dump *dump, const struct lmcs_dump_shelf *plan, struct lmcs_error *error)
+static enum lmcs_status send_tags(struct lmcs_dump *dump, const struct tags *tags, struct lmcs_error *error)
 {
-    struct tags tags = {0};
-    enum lmcs_status status = collect_tags(dump, plan, &tags, error);
-    if (status == LMCS_OK && tags.count > 1)
-        qsort(tags.items, tags.count, sizeof *tags.items, by_text);
-    for (size_t i = 0; status == LMCS_OK && i < tags.count; i++) {
-        struct lmcs_archive_tag_df df = {tags.items[i].number, (uint32_t)strlen(tags.items[i].text), 0};
-        status = lmcs_dump_record(dump, LMCS_ARCHIVE_TAG, &df, sizeof df, tags.items[i].text, df.tag_bytes, error);
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < tags->count; i++) {
+        const struct tag *tag = &tags->items[i];
+        struct lmcs_archive_tag_df df = {*tag->number, (uint32_t)strlen(tag->text), 0};
+        if (df.number == 0)
+            continue;
+        status = lmcs_dump_record(dump, LMCS_ARCHIVE_TAG, &df, sizeof df, tag->text, df.tag_bytes, error);
         dump->end.tags++;
     }
-    for (size_t i = 0; i < tags.count; i++)
-        free(tags.items[i].text);
-    free(tags.items);
     return status;
+}
+
+static void free_tags(struct tags *tags)
+{
+    for (size_t i = 0; i < tags->count; i++)
+        free(tags->items[i].text);
+    free(tags->items);
 }
 
 static enum lmcs_status send_origin(struct lmcs_dump *dump, const struct lmcs_origin *origin, struct lmcs_error *error)
@@ -107,8 +124,9 @@ static enum lmcs_status dump_shelf(struct lmcs_dump *dump, struct lmcs_dump_shel
 {
     struct lmcs_archive_shelf_df df = {plan->df.next_number, plan->df.keep_raw, (uint32_t)strlen(plan->name)};
     struct lmcs_snapshot_df previous = {0};
-    enum lmcs_status status = LMCS_OK;
-    if (!plan->is_begun) {
+    struct tags tags = {0};
+    enum lmcs_status status = collect_tags(dump, plan, &tags, error);
+    if (status == LMCS_OK && !plan->is_begun) {
         status = lmcs_dump_record(dump, LMCS_ARCHIVE_SHELF, &df, sizeof df, plan->name, df.name_bytes, error);
         dump->end.shelves++;
     }
@@ -124,7 +142,10 @@ static enum lmcs_status dump_shelf(struct lmcs_dump *dump, struct lmcs_dump_shel
     for (size_t i = 0; status == LMCS_OK && i < plan->count; i++)
         if (plan->numbers[i] > plan->last)
             status = lmcs_dump_visit(dump, plan, order, &plan->numbers[i], &previous, lmcs_dump_send, error);
-    return status == LMCS_OK ? dump_tags(dump, plan, error) : status;
+    if (status == LMCS_OK)
+        status = send_tags(dump, &tags, error);
+    free_tags(&tags);
+    return status;
 }
 
 static enum lmcs_status put_end(struct lmcs_dump *dump, struct lmcs_error *error)

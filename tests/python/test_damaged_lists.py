@@ -7,6 +7,7 @@ import os
 import struct
 import time
 import warnings
+from pathlib import Path
 
 import lmcstore
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from command import NEEDS_BIN
 from test_cli import as_json, cli
 
-PAGE, NODE_MAGIC, SHELVES, NUMBERS = 4096, 0x4E434D4C, 0, 16
+PAGE, NODE_MAGIC, SHELVES, NUMBERS, TAGGED, MANIFEST = 4096, 0x4E434D4C, 0, 16, 20, 21
 HISTORY = SHELF_COUNT = 120
 
 
@@ -102,6 +103,34 @@ def test_shelves_beside_a_damaged_page(shelves_pool: str) -> None:
         assert all(len(store[name]) == 1 for name in names)
         with pytest.raises(lmcstore.DamagedError):
             len(store["s029"])
+
+
+def test_dumps_beside_a_damaged_page_of_tags(pool_path: str) -> None:
+    """Each has the tags that can be read; tags of an older archive stay."""
+    folder = Path(pool_path).parent
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        for step in range(HISTORY):
+            store["run"].snapshot({"w": np.full(3, step)}, step=step, tags=[f"{step + 1}a", f"{step + 1}b"])
+        with open(folder / "old", "wb") as file:
+            store.dump(file)
+        store["run"].snapshot({"w": np.full(3, HISTORY)}, step=HISTORY)
+    damage_leaves(pool_path, TAGGED, 30)
+    with lmcstore.open(pool_path, mode="r") as store:
+        with pytest.raises(lmcstore.DamagedError):
+            print(store["run"][30].tags)
+        for name, what, since in (("all", None, ()), ("one", "run@30", ()), ("new", None, [folder / "old"])):
+            with (
+                open(folder / name, "wb") as file,
+                pytest.warns(UserWarning, match='shelf "run": not all of its tags are in the archive: .* is damaged'),
+            ):
+                store.dump(file, what, since=since)
+    for names, count in ((["all"], HISTORY + 1), (["one"], 1), (["old", "new"], HISTORY + 1)):
+        with lmcstore.open(folder / f"{names[0]}.pool", size="64MiB", background=False) as store:
+            store.restore([folder / name for name in names])
+            assert len(store["run"]) == count
+            tags = store["run"].tags
+            assert all(tag[:-1] == str(number) for tag, number in tags.items())
+            assert 0 < len(tags) < 180 if names == ["all"] else len(tags) == (0 if count == 1 else 2 * HISTORY)
 
 
 def test_messages_with_a_path_that_is_not_utf8(pool_path: str) -> None:
