@@ -170,22 +170,28 @@ enum lmcs_status lmcs_outfile_resume(const char *path, struct lmcs_outfile *file
     return file->target != NULL ? LMCS_OK : lmcs_fail_errno(error, errno, "%s can't be written", path);
 }
 
+enum lmcs_status lmcs_outfile_write_some(struct lmcs_outfile *file, const void *data, size_t data_bytes,
+                                         size_t *written, struct lmcs_error *error)
+{
+    struct pollfd waited = {.fd = file->fd, .events = POLLOUT};
+    int ready = poll(&waited, 1, 1000);
+    *written = 0;
+    if (ready == 0 || (ready < 0 && errno == EINTR))
+        return LMCS_OK;
+    ssize_t n = write(file->fd, data, data_bytes);
+    if (n < 0 && errno != EINTR && errno != EAGAIN)
+        return lmcs_fail_errno(error, errno, "%s can't be written", file->shown);
+    *written = n > 0 ? (size_t)n : 0;
+    return LMCS_OK;
+}
+
 enum lmcs_status lmcs_outfile_write(struct lmcs_outfile *file, const void *data, size_t data_bytes,
                                     struct lmcs_error *error)
 {
-    const char *at = data;
-    while (data_bytes > 0) {
-        ssize_t n = write(file->fd, at, data_bytes);
-        if (n < 0 && errno == EAGAIN) /* a pipe whose reader is slower */
-            poll(&(struct pollfd){.fd = file->fd, .events = POLLOUT}, 1, 1000);
-        if (n < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (n < 0)
-            return lmcs_fail_errno(error, errno, "%s can't be written", file->shown);
-        at += n;
-        data_bytes -= (size_t)n;
-    }
-    return LMCS_OK;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t done = 0, written; status == LMCS_OK && done < data_bytes; done += written)
+        status = lmcs_outfile_write_some(file, (const char *)data + done, data_bytes - done, &written, error);
+    return status;
 }
 
 static int sync_directory(const char *target)

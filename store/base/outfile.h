@@ -31,6 +31,13 @@ enum lmcs_status lmcs_outfile_open(const char *path, uint64_t expected_bytes, st
                                    struct lmcs_error *error);
 /* Continues a file in place. If the work stops, written bytes remain. */
 enum lmcs_status lmcs_outfile_resume(const char *path, struct lmcs_outfile *file, struct lmcs_error *error);
+/*
+ * Writes all, or what the file takes within a second: *written may be less than data_bytes after a signal, or while a
+ * pipe is full. A call in a loop can so look for signals, whose handlers let a write go on.
+ */
+enum lmcs_status lmcs_outfile_write_some(struct lmcs_outfile *file, const void *data, size_t data_bytes,
+                                         size_t *written, struct lmcs_error *error);
+/* Writes all. */
 enum lmcs_status lmcs_outfile_write(struct lmcs_outfile *file, const void *data, size_t data_bytes,
                                     struct lmcs_error *error);
 /* Makes it durable and names it. */

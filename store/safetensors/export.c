@@ -322,13 +322,31 @@ out:
 
 /* ---- The data ---- */
 
+static enum lmcs_status call_progress(const struct exporter *exporter)
+{
+    return lmcs_st_progress(exporter->progress, "export", exporter->done_bytes, exporter->data_bytes, exporter->error);
+}
+
+/* Calls progress after each write that was incomplete: a pipe was full, or a signal came. */
+static enum lmcs_status write_all(struct exporter *exporter, const void *data, size_t bytes)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t done = 0, written; status == LMCS_OK && done < bytes; done += written) {
+        status = lmcs_outfile_write_some(&exporter->file, (const char *)data + done, bytes - done, &written,
+                                         exporter->error);
+        if (status == LMCS_OK && written < bytes - done)
+            status = call_progress(exporter);
+    }
+    return status;
+}
+
 static enum lmcs_status write_piece(struct exporter *exporter, const void *data, size_t bytes)
 {
-    enum lmcs_status status = lmcs_outfile_write(&exporter->file, data, bytes, exporter->error);
+    enum lmcs_status status = write_all(exporter, data, bytes);
     if (status != LMCS_OK)
         return status;
     exporter->done_bytes += bytes;
-    return lmcs_st_progress(exporter->progress, "export", exporter->done_bytes, exporter->data_bytes, exporter->error);
+    return call_progress(exporter);
 }
 
 static enum lmcs_status flush(struct exporter *exporter)
@@ -418,7 +436,7 @@ static enum lmcs_status write_file(struct exporter *exporter, const char *path)
     if (status == LMCS_OK)
         status = lmcs_outfile_open(path, header_bytes + exporter->data_bytes, &exporter->file, exporter->error);
     if (status == LMCS_OK)
-        status = lmcs_outfile_write(&exporter->file, header, header_bytes, exporter->error);
+        status = write_all(exporter, header, header_bytes);
     if (status == LMCS_OK)
         status = write_data(exporter);
     if (status == LMCS_OK)

@@ -153,6 +153,22 @@ def test_signals_at_any_moment(pool: Path, tmp_path: Path, number: int) -> None:
                 assert as_json("verify", folder / "made")["ok"] is True
 
 
+def test_a_signal_ends_an_export_to_a_full_pipe(large: Path) -> None:  # noqa: F811
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with subprocess.Popen([BIN, "export", large, "run", "-o", "-"], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            stuck = struct.pack("i", 0)
+            while int.from_bytes(fcntl.ioctl(process.stdout, termios.FIONREAD, stuck), sys.byteorder) < 32768:
+                time.sleep(0.01)
+                assert process.poll() is None
+            time.sleep(0.1)
+            process.send_signal(number)
+            try:
+                assert process.wait(60) == 128 + number
+            finally:
+                process.kill()
+
+
 def test_a_kill_leaves_what_was_there(large: Path, tmp_path: Path) -> None:  # noqa: F811
     """Without O_TMPFILE, SIGKILL may leave a temporary file; the old file is unchanged."""
     folder = tmp_path / "out"
