@@ -13,6 +13,7 @@ import lmcstore
 import numpy as np
 import pytest
 from command import NEEDS_BIN
+from lmcstore.report.collect import collect
 from test_cli import as_json, cli
 
 PAGE, NODE_MAGIC, SHELVES, NUMBERS, TAGGED, MANIFEST = 4096, 0x4E434D4C, 0, 16, 20, 21
@@ -131,6 +132,19 @@ def test_dumps_beside_a_damaged_page_of_tags(pool_path: str) -> None:
             tags = store["run"].tags
             assert all(tag[:-1] == str(number) for tag, number in tags.items())
             assert 0 < len(tags) < 180 if names == ["all"] else len(tags) == (0 if count == 1 else 2 * HISTORY)
+
+
+def test_a_report_beside_damaged_snapshots(pool_path: str) -> None:
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        for step, name in enumerate("abacb"):  # identities: 1 to 200 are those of "a"
+            store["run"].snapshot({f"{name}{i}": np.full(3, step) for i in range(200)}, step=step)
+    damage_leaves(pool_path, MANIFEST, 300)
+    with lmcstore.open(pool_path, mode="r") as store:
+        gathered = collect(store, "run", 9)
+    assert [point.number for point in gathered.points] == [restore.number for restore in gathered.restores] == [1, 3, 4]
+    assert gathered.count == 5 and gathered.rows[0] == "c0"
+    damaged = [note for note in gathered.notes if note.startswith("Not shown is snapshot") and "is damaged" in note]
+    assert len(damaged) == 2 and "snapshot 2:" in damaged[0] and "snapshot 5:" in damaged[1]
 
 
 def test_messages_with_a_path_that_is_not_utf8(pool_path: str) -> None:

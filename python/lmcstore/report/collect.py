@@ -154,6 +154,9 @@ def _list_points(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
             if number in shelf:  # else a writer removed it meanwhile
                 lacking.append((str(error), number))
             continue
+        except (DamagedError, UnsupportedError) as error:
+            lacking.append((str(error), number))
+            continue
         if time.monotonic() > deadline and len(gathered.points) < len(chosen):
             gathered.notes.append(f"Only the first {len(gathered.points)} snapshots were listed: time was up.")
             break
@@ -233,7 +236,7 @@ def _measure_restores(shelf: Shelf, gathered: Gathered, deadline: float) -> None
             gathered.restores.append(_restore(shelf, number, numbers[-1]))
         except NotFoundError:
             continue
-        except DamagedError as error:
+        except (DamagedError, UnsupportedError) as error:
             gathered.notes.append(f"Snapshot {number} can't be restored: {error}")
     gathered.restores.reverse()
 
