@@ -159,8 +159,10 @@ const struct cli_command cmd_export = {
         "Every checksum is verified. FILE has mode 0600 and appears whole or not at all; -: standard output. --part\n"
         "model writes the tensors under \"model.\", without that prefix, as load_state_dict and transformers expect.\n"
         "Entries that safetensors can't hold (c32, c128, attachments such as Python's scalars, parts of larger\n"
-        "tensors) are left out and named. Works while another process writes to the pool. Of the folder of a run, the\n"
-        "tensors are joined from the parts that its ranks have stored, one at a time in memory.\n\n"
+        "tensors) are left out and named. NumPy arrays of the other byte order, of text, times or records are written\n"
+        "as they are stored and listed: as u8, with one more dimension for the bytes of an item. Works while another\n"
+        "process writes to the pool. Of the folder of a run, the tensors are joined from the parts that its ranks have\n"
+        "stored, one at a time in memory.\n\n"
         "--metrics tensorboard writes an event file for TensorBoard into the folder of -o instead. It has the metrics\n"
         "of a shelf (run) or a range (run@5..9); if there is one shelf, ADDRESS may be left out. A later export\n"
         "replaces the file. A snapshot without a step has its number as the step.",

@@ -516,7 +516,8 @@ class Snapshot(Mapping[Any, Any]):
     ) -> dict[str, Any]:
         """Write its tensors, or those below a dotted path, as a safetensors file: all of it or nothing.
 
-        A file of that name is replaced.
+        A file of that name is replaced. NumPy arrays of the other byte order, of text, times or records are written as
+        they are stored: as u8, with one more dimension for the bytes of an item.
         """
         return self._handle.export(part, file_path(path), progress)
 

@@ -18,6 +18,7 @@ from typing import Any, get_type_hints
 import lmcstore
 import numpy as np
 import pytest
+import tensor_file
 from lmcstore._arrays.dtypes import DTYPES
 from lmcstore._text.arguments import parse_size
 from optional import HAS_TORCH, torch
@@ -465,6 +466,21 @@ def test_export(shelf: lmcstore.Shelf, tmp_path: Path) -> None:
     same(
         dict(model.state_dict()), dict(sorted(loaded.items(), key=lambda item: list(model.state_dict()).index(item[0])))
     )
+
+
+def test_an_export_has_the_bytes_of_dtypes_that_the_store_lacks(shelf: lmcstore.Shelf, tmp_path: Path) -> None:
+    state = {
+        "order": np.arange(3, dtype=">i4"),
+        "text": np.array(["ab", "c"]),
+        "times": np.array(["2026-11-20"], "datetime64[s]"),
+        "records": np.ones(2, [("a", "i4"), ("b", "f8")]),
+    }
+    shelf.snapshot(state).export(tmp_path / "made")
+    found, _ = tensor_file.load(tmp_path / "made")
+    assert {name: (array.dtype.char, array.shape) for name, array in found.items()} == {
+        name: ("B", (*array.shape, array.itemsize)) for name, array in state.items()
+    }
+    assert all(found[name].tobytes() == array.tobytes() for name, array in state.items())
 
 
 def test_policy(shelf: lmcstore.Shelf, store: lmcstore.Store) -> None:
