@@ -342,7 +342,8 @@ class FolderStore(Store):
         what, progress
             As for `Store.dump`.
         since
-            Older dumps, whose contents are left out. A restore then needs them, too.
+            Older dumps, whose contents are left out. A restore then needs them, too. Parts that were missing from them
+            are written.
         allow_missing
             Dump without the parts whose pools are not in the run's folder.
 
