@@ -161,8 +161,8 @@ const struct cli_command cmd_export = {
         "Entries that safetensors can't hold (c32, c128, attachments such as Python's scalars, parts of larger\n"
         "tensors) are left out and named. NumPy arrays of the other byte order, of text, times or records are written\n"
         "as they are stored and listed: as u8, with one more dimension for the bytes of an item. Works while another\n"
-        "process writes to the pool. Of the folder of a run, the tensors are joined from the parts that its ranks have\n"
-        "stored, one at a time in memory.\n\n"
+        "process writes to the pool. Of the folder of a run, the tensors are joined from the parts that its ranks\n"
+        "have stored, one at a time in memory.\n\n"
         "--metrics tensorboard writes an event file for TensorBoard into the folder of -o instead. It has the metrics\n"
         "of a shelf (run) or a range (run@5..9); if there is one shelf, ADDRESS may be left out. A later export\n"
         "replaces the file. A snapshot without a step has its number as the step.",

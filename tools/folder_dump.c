@@ -84,7 +84,7 @@ static bool note_record(void *context, const struct lmcs_archived *snapshot)
     return !dump->is_out_of_memory;
 }
 
-/* ---- What older dumps have ---- */
+/* ---- Older dumps ---- */
 
 static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
 {
