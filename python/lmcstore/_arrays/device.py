@@ -153,7 +153,8 @@ class Stage:
     def _flat(self, tensor: Any) -> Any:
         """Return a tensor's bytes, without a copy if it is row-major."""
         dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        return dense.view(-1).view(self._torch.uint8)
+        # view(-1) of one element keeps its stride, which may be any, and then has no view as bytes.
+        return self._torch.as_strided(dense, (dense.numel(),), (1,)).view(self._torch.uint8)
 
 
 def _arrived(ready: Any, chunk: list[_Planned], buffer: Any) -> list[Piece]:

@@ -295,8 +295,15 @@ class Encoded:
         most = sum(tensor.nbytes + ALIGNMENT for _, tensor, _, _ in staged)
         stage = Stage(torch.torch, torch.backend(staged[0][1]), most)
         aside: Any = None  # for a tensor in pieces
+        reached = 0
+
+        def numbered() -> Iterator[tuple[int, Any]]:
+            nonlocal reached
+            for reached, (_, tensor, _, _) in enumerate(staged):
+                yield reached, tensor
+
         try:
-            for pieces in stage.to_host((number, tensor) for number, (_, tensor, _, _) in enumerate(staged)):
+            for pieces in stage.to_host(numbered()):
                 group = _Columns()
                 for piece in pieces:
                     name, tensor, dtype, shape = staged[piece.key]
@@ -311,7 +318,8 @@ class Encoded:
                     group.add(name, dtype, shape, None, data.data_ptr())
                 group.put(capture)
         except RuntimeError as error:
-            raise UnsupportedError(f"a tensor can't be copied from its device: {error}") from None
+            which = "the tensor" if reached == 0 else "the tensor, or one before it,"  # a device reports late
+            raise UnsupportedError(f"{staged[reached][0]}: {which} can't be copied to the CPU: {error}") from None
 
     # `parent` is the list that the node will be appended to.
 
