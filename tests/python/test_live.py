@@ -154,6 +154,10 @@ def test_tensors_are_made_opened_and_compared(shelf: lmcstore.Shelf) -> None:
         live["x"]
     assert live.tensor("plain", 5).array.dtype == np.float64
     assert live.tensor("store", 5, "u16").array.dtype == np.uint16
+    assert live.tensor("time", 2, "M8[s]").array.dtype == live.tensor("time", 2, "<M8[s]").array.dtype == "M8[s]"
+    for dtype in "M8[ns]", ">f8", "S8":
+        with pytest.raises(lmcstore.ExistsError, match=r"as datetime64\[s\] of shape \(2,\)"):
+            live.tensor("time", 2, dtype)
     assert np.asarray(made).shape == (2, 3)
 
 
@@ -453,8 +457,9 @@ def test_numbers_that_are_counted(shelf: lmcstore.Shelf) -> None:
         count.set(256)
     with pytest.raises(lmcstore.InvalidError):
         shelf.live.value("count", "float64")
-    with pytest.raises(lmcstore.UnsupportedError):
-        shelf.live.value("other", "complex")
+    for dtype in "complex", "M8[s]":
+        with pytest.raises(lmcstore.UnsupportedError):
+            shelf.live.value("other", dtype)
     shelf.live["tensor"] = np.zeros(1)
     with pytest.raises(lmcstore.InvalidError):
         shelf.live.value("tensor")

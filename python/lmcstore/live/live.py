@@ -25,7 +25,18 @@ from .._text import html
 from .._text.arguments import a_kind, address, check_name, int64, meta_json, metric_lists, parse_size, tag_names
 from ..errors import DamagedError, ExistsError, InvalidError, NotFoundError, UnsupportedError
 from ..snapshot import Snapshot
-from .kinds import MAX_BYTES, Kind, access_of, kind_of, note_bytes, numpy_kind, shape_of, torch_module, wait_ms
+from .kinds import (
+    MAX_BYTES,
+    Kind,
+    access_of,
+    kind_of,
+    note_bytes,
+    numpy_dtype,
+    numpy_kind,
+    shape_of,
+    torch_module,
+    wait_ms,
+)
 from .tensor import LiveTensor
 from .transaction import Transaction
 from .value import LiveValue, pack_value
@@ -116,8 +127,11 @@ class Live(MutableMapping[str, Any]):
             raise InvalidError(f"live variable {name!r} is a value, not a tensor")
         kind = kind_of(float if dtype is None else dtype, name)
         wanted = shape_of(shape, name)
-        if found._dtype != kind.dtype or found.shape != wanted or found._core.info()["shape"] != (*wanted, *kind.tail):
-            raise ExistsError(f"live tensor {name!r} is there already, as {found.dtype} of shape {found.shape}")
+        is_described = ":" in found._note
+        fits = found._note == kind.note or not (is_described or ":" in kind.note)
+        if not fits or (found._dtype, found._core.info()["shape"]) != (kind.dtype, (*wanted, *kind.tail)):
+            dtype = numpy_dtype(found._dtype, found._note, f"live tensor {name!r}") if is_described else found.dtype
+            raise ExistsError(f"live tensor {name!r} is there already, as {dtype} of shape {found.shape}")
         return found
 
     def create(
@@ -138,9 +152,9 @@ class Live(MutableMapping[str, Any]):
         Threads that make it at once get the same one: ``live.value("hits").add(1)`` loses no count. `dtype` is text
         (``"int64"``, ``"uint8"``, ``"float64"`` ...) or a dtype of torch or NumPy.
         """
-        number = kind_of(dtype, name).dtype
+        number, tail, _ = kind_of(dtype, name)
         code = code_of(number)
-        if not code:
+        if tail or not code:
             raise UnsupportedError(f"{name}: a value of one number has a dtype such as 'int64', not {dtype!r}")
 
         def make() -> LiveValue:
