@@ -180,7 +180,7 @@ class ndarray(Shadow):
     ----------
     shape : int or tuple or list of int
     dtype
-        Any dtype of NumPy except objects.
+        A dtype of NumPy: no objects, no dimensions of its own, no fields that overlap or are out of order.
     strides : tuple of int, optional
         Bytes from one item to the next in each dimension; positive. Default: by `order`.
     order : {"C", "F"}

@@ -212,6 +212,7 @@ def test_subclassing_a_shelf(folder: str) -> None:
 
 def test_errors_are_runtime_errors(s: pymm.shelf) -> None:
     s.x = np.zeros(3)
+    union = np.dtype({"names": ["a", "b"], "formats": ["u4", "u2"], "offsets": [0, 0]})
     for action in (
         lambda: s.erase("nothing"),
         lambda: s.load("nothing"),
@@ -219,6 +220,9 @@ def test_errors_are_runtime_errors(s: pymm.shelf) -> None:
         lambda: s.x.persist_offset(5, 5),
         lambda: setattr(s, "y", {}),
         lambda: setattr(s, "a" * 5000, 1),
+        lambda: setattr(s, "y", np.zeros(1, union)),
+        lambda: s.save({"y": np.zeros(1, union)}, "y"),
+        lambda: setattr(s, "y", pymm.ndarray(3, ("f4", 3))),
     ):
         with pytest.raises(RuntimeError):
             action()

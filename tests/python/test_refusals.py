@@ -403,6 +403,30 @@ def test_live_values_have_the_same_limits(shelf: lmcstore.Shelf) -> None:
     assert shelf.latest.state_dict()["x"] == _in_sets(200)
 
 
+UNREAD = {
+    "long": "S20000000",
+    "with a shape": ("f4", 3),
+    "union": {"names": ["a", "b"], "formats": ["u4", "u2"], "offsets": [0, 0]},
+    "out of order": {"names": ["a", "b"], "formats": ["u1", "u4"], "offsets": [4, 0]},
+    "titles": [(("title", "a"), "f4")],
+    "bfloat16": [("a", ml_dtypes.bfloat16)],
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_live_dtypes_that_no_note_describes(shelf: lmcstore.Shelf, name: str) -> None:
+    dtype = np.dtype(UNREAD[name])
+    with pytest.raises(lmcstore.UnsupportedError, match=r"^x: .* can't be stored"):
+        shelf.live.create("x", 1, dtype)
+    if dtype.subdtype is None:
+        with pytest.raises(lmcstore.UnsupportedError, match=r"^x: .* can't be stored"):
+            shelf.live["x"] = np.zeros(1, dtype)
+    assert shelf.live.names() == []
+    longdouble = np.array([(1, 2)], [("a", np.longdouble), ("b", "i4")])
+    shelf.live["x"] = longdouble
+    assert shelf.live["x"].dtype == longdouble.dtype and np.array_equal(shelf.live["x"], longdouble)
+
+
 def _made_by_others() -> list[str]:
     kinds = {name: getattr(ml_dtypes, name) for name in dir(ml_dtypes)}
     return sorted(name for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, np.generic))

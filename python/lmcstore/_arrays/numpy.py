@@ -99,9 +99,11 @@ def note_text(dtype: Any) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def note_of(dtype: Any) -> str | None:
-    """Return `note_text` if every system reads it as that dtype, else None."""
-    if dtype.hasobject or not 0 < dtype.itemsize <= MOST_ITEM_BYTES or _has_longdouble(dtype):
+def note_of(dtype: Any, with_longdouble: bool = False) -> str | None:
+    """Return `note_text` if every system, or with longdouble this one, reads it as that dtype, else None."""
+    if dtype.hasobject or not 0 < dtype.itemsize <= MOST_ITEM_BYTES:
+        return None
+    if not with_longdouble and _has_longdouble(dtype):
         return None
     try:
         with warnings.catch_warnings():

@@ -45,7 +45,13 @@ def numpy_kind(dtype: Any, what: str) -> Kind:
         return Kind(_core.DTYPES[name], (), NUMPY)
     if dtype.hasobject or dtype.itemsize == 0:
         raise UnsupportedError(f"{what}: a NumPy array of dtype {dtype} can't be stored: it holds no numbers")
-    return Kind(U8, (dtype.itemsize,), _numpy.note_text(dtype))
+    note = _numpy.note_of(dtype, with_longdouble=True)
+    if note is None:
+        raise UnsupportedError(
+            f"{what}: a NumPy array of dtype {dtype} can't be stored: it would be read as another dtype, or not at "
+            "all; store an array of numbers"
+        )
+    return Kind(U8, (dtype.itemsize,), note)
 
 
 def kind_of(dtype: Any, what: str) -> Kind:
