@@ -162,6 +162,8 @@ class shelved_linked_list(ShelvedCommon):
     @raises_shelf_errors
     def extend(self, elements: Iterable[Any]) -> None:
         """Append elements."""
+        if isinstance(elements, shelved_linked_list) and elements._key == self._key:
+            elements = list(elements)  # else each step would add one more
         for element in elements:
             self.append(element)
 

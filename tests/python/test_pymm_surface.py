@@ -559,6 +559,14 @@ def test_replacing_a_list_frees_its_parts(s: pymm.shelf) -> None:
     s.m = s.l
     s.m.append(2)
     assert list(s.l) == [1, "x"] and list(s.m) == [1, "x", 2]
+    s.l.extend(s.l)
+    earlier = s.l
+    s.tx_begin_all()
+    s.tx_abort()
+    assert s.l is not earlier
+    s.l.extend(earlier)
+    s.l.extend(s.m)
+    assert list(s.l) == [*([1, "x"] * 4), 1, "x", 2]
 
 
 def test_dlpack_array(folder: str) -> None:
