@@ -310,8 +310,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *po
 /*
  * Makes the shelf's live variables those of a snapshot (`which` as for lmcs_snapshot_find), in one step, and erases all
  * others. Variables may be open: a tensor of the same dtype and shape gets the bytes at its present address.
- * LMCS_IN_USE: an open variable would be erased, or would change its form, dtype or shape, or, on a device, its bytes.
- * Needs free space for all bytes that differ. LMCS_INVALID: the snapshot has no live variables.
+ * No thread may store to them meanwhile. LMCS_IN_USE: an open variable would be erased, or would change its form, dtype
+ * or shape, or, on a device, its bytes. Needs free space for all bytes that differ. LMCS_INVALID: the snapshot has no
+ * live variables.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf,
                                                             const char *which, struct lmcs_error *error);

@@ -263,7 +263,11 @@ class shelf:
 
     @raises_shelf_errors
     def tx_begin_all(self) -> None:
-        """Begin a transaction of all variables; it ends with `tx_end`."""
+        """Begin a transaction of all variables; it ends with `tx_end`.
+
+        No thread may store to arrays or tensors of the shelf during this call, `tx_end` or `tx_abort`: such a store may
+        be lost without an error.
+        """
         self._begin(None)
 
     @raises_shelf_errors
@@ -271,7 +275,9 @@ class shelf:
         """Begin a transaction of some variables or saved structures, given by names or as objects. Default: all.
 
         It covers every store: items, slices, in-place operators, ``out=``, ``sort``, ``copy_``, files read into them. A
-        crash before `tx_end` undoes it. RuntimeError: there is no such variable, or a transaction is under way.
+        crash before `tx_end` undoes it. But no thread may store to its arrays or tensors during this call, `tx_end` or
+        `tx_abort`: such a store may be lost without an error. RuntimeError: there is no such variable, or a transaction
+        is under way.
 
         Elements of a list, and variables made until `tx_end`, belong to it. All others are durable as usual, and no
         abort undoes them. Only lists and saved structures that it lacks refuse changes of several variables (`save`,

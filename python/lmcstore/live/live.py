@@ -388,6 +388,9 @@ class Live(MutableMapping[str, Any]):
     ) -> Transaction:
         """Begin a transaction: see `Transaction`.
 
+        No thread may store to arrays or tensors of its variables (by default all of the shelf) during its begin, commit
+        or abort.
+
         Parameters
         ----------
         variables
@@ -453,8 +456,8 @@ class Live(MutableMapping[str, Any]):
     def checkout(self, which: int | str | Snapshot = "latest") -> None:
         """Set the live variables to those of a snapshot, in one step; variables that it lacks are erased.
 
-        Held arrays and tensors of the same dtype and shape then show the snapshot's bytes. `which` is as for
-        ``shelf[which]``.
+        Held arrays and tensors of the same dtype and shape then show the snapshot's bytes. No thread may store to them
+        meanwhile. `which` is as for ``shelf[which]``.
 
         InUseError: a held variable would be erased, or would change its dtype or shape. InvalidError: the snapshot is
         not of live variables.

@@ -15,9 +15,12 @@ from .tensor import LiveTensor
 class Transaction:
     """Changes of live variables that become durable together or not at all: ``with shelf.transaction():``.
 
-    Changes through any array, tensor, function or thread are visible to this process only. The transaction's end makes
-    them durable; an exception or a crash undoes them. Memory and time grow with the written pages, not with the
-    tensors' sizes.
+    Between its begin and end, changes through any array, tensor, function or thread are visible to this process only.
+    The end makes them durable; an exception or a crash undoes them. Memory and time grow with the written pages, not
+    with the tensors' sizes.
+
+    No thread may store to arrays or tensors of its variables (by default all of the shelf) during its begin, commit or
+    abort: such a store may be lost without an error.
     """
 
     def __init__(self, core: _core.Transaction) -> None:
@@ -45,12 +48,13 @@ class Transaction:
     def commit(self) -> None:
         """End it and make it durable.
 
-        FullError: it has written more pages than its limit, or than fit; it continues and can be aborted.
+        No thread may store to its variables meanwhile. FullError: it has written more pages than its limit, or than
+        fit; it continues and can be aborted.
         """
         self._core.commit()
 
     def abort(self) -> None:
-        """End it and undo its changes. Does nothing after its end."""
+        """End it and undo its changes; no thread may store to its variables meanwhile. Does nothing after its end."""
         self._core.abort()
 
     def __enter__(self) -> Self:
