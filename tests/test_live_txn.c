@@ -2,7 +2,8 @@
 /*
  * test_live_txn.c - transactions: stores, functions, names and sizes change together or not at all.
  *
- * This program interposes pwrite, which notes the last journal that is sealed, and writes to a watched page.
+ * This program interposes pwrite, which notes the last journal that is sealed, and writes to a watched page, and can
+ * store to a page that it writes.
  */
 /* ctest: timeout=600 */
 #include "test_live_txn_support.h"
@@ -24,6 +25,8 @@ static struct {
     bool written;
 } watched;
 
+static float *stored_meanwhile; /* changes when its page is written */
+
 ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
 {
     struct lmcs_journal_df header = {.magic = 0};
@@ -38,6 +41,10 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
     journal.lost = journal.lost && offset != journal.at;
     if ((uint64_t)offset <= watched.place && watched.place < (uint64_t)offset + bytes)
         watched.written = true;
+    if ((uintptr_t)stored_meanwhile - (uintptr_t)data < bytes) {
+        *stored_meanwhile = -2;
+        stored_meanwhile = NULL;
+    }
     pthread_mutex_unlock(&journal.lock);
     return syscall(SYS_pwrite64, fd, data, bytes, offset);
 }
@@ -556,6 +563,29 @@ static void a_page_that_is_equal_is_written_again(void **state)
     close_pool(pool);
 }
 
+/* Another thread stores to the shelf during the commit. It must not, but the pool stays sound, whatever follows. */
+static void a_store_meanwhile_damages_no_journal(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 1000);
+    fill(w, 1);
+    struct lmcs_transaction *transaction = begin_with(pool, 0, 0);
+    store(transaction, w, 5, -1);
+    stored_meanwhile = (float *)lmcs_live_data(w) + 6;
+    OK(lmcs_transaction_commit(transaction, &err));
+    EXPECT(stored_meanwhile == NULL);
+    lmcs_live_close(w);
+    close_pool(pool);
+    restore_journal(place);
+    pool = open_quiet(place->pool);
+    w = open_live(pool, "w");
+    EXPECT(((const float *)lmcs_live_data(w))[5] == -1);
+    lmcs_live_close(w);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -572,6 +602,7 @@ int main(void)
         ON_BOTH(what_was_larger_reaches_nobody),
         ON_DISK(a_journal_that_the_disk_has_otherwise),
         ON_DISK(a_page_that_is_equal_is_written_again),
+        ON_DISK(a_store_meanwhile_damages_no_journal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,8 +25,9 @@ static enum lmcs_status write_entries(struct lmcs_pool *pool, uint64_t place, co
     enum lmcs_status status = table == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         table[i] = (struct lmcs_journal_entry_df){entries[i].place, entries[i].bytes, sequence, 0};
-        table[i].check = lmcs_journal_entry_check(&table[i], entries[i].data);
         status = lmcs_heap_write(pool->heap, at, entries[i].data, entries[i].bytes, error);
+        if (status == LMCS_OK) /* of the copy: another thread may store to the page by mistake */
+            table[i].check = lmcs_journal_entry_check(&table[i], lmcs_heap_at(pool->heap, at));
         at += lmcs_journal_entry_room(entries[i].bytes);
     }
     if (status == LMCS_OK)

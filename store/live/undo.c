@@ -32,12 +32,14 @@ enum lmcs_status lmcs_undo_add(struct lmcs_pool *pool, uint64_t sequence, const 
         return lmcs_fail_full(error, entry->bytes, range.end - range.next - used, 0,
                               "%s: the transaction can't save another %llu bytes: its limit is %llu", pool->path,
                               (unsigned long long)entry->bytes, (unsigned long long)(range.end - range.next));
+    uint64_t place = range.next + used;
     enum lmcs_status status = lmcs_journal_make_room(pool, LMCS_JOURNAL_UNDO, used + room, error);
-    df.check = lmcs_journal_entry_check(&df, entry->data);
     if (status == LMCS_OK)
-        status = lmcs_heap_write(pool->heap, range.next + used, &df, sizeof df, error);
-    if (status == LMCS_OK)
-        status = lmcs_heap_write(pool->heap, range.next + used + sizeof df, entry->data, entry->bytes, error);
+        status = lmcs_heap_write(pool->heap, place + sizeof df, entry->data, entry->bytes, error);
+    if (status == LMCS_OK) { /* of the copy, as in redo.c */
+        df.check = lmcs_journal_entry_check(&df, lmcs_heap_at(pool->heap, place + sizeof df));
+        status = lmcs_heap_write(pool->heap, place, &df, sizeof df, error);
+    }
     if (status == LMCS_OK)
         status = lmcs_heap_sync(pool->heap, error);
     if (status == LMCS_OK)
