@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_old_pools.c - pools and archives of earlier versions (tests/data/pools). Uses public functions and a clock. */
-/* ctest: timeout=600 */
+/* ctest: timeout=600 labels=no-tsan */
 #include "support.h"
 
 #include <fcntl.h>
