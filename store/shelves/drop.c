@@ -65,19 +65,36 @@ static enum lmcs_status drop_if_left(struct lmcs_pool *pool, uint64_t id, struct
     if (status == LMCS_OK && (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING)
         status = drop_shelf(pool, id, error);
     /* The pool must open so that room can be made. The next open tries again, perhaps one of a newer version. */
-    return status == LMCS_FULL || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
+    return status == LMCS_FULL || lmcs_is_unusable(status) ? LMCS_OK : status;
+}
+
+/* Damage is passed over, also in the list of shelves: the sound shelves stay usable. */
+static enum lmcs_status for_each_shelf(struct lmcs_pool *pool,
+                                       enum lmcs_status (*drop)(struct lmcs_pool *pool, uint64_t id,
+                                                                struct lmcs_error *error),
+                                       struct lmcs_error *error)
+{
+    uint64_t ids[64], first = 0;
+    size_t got = 0;
+    enum lmcs_status status;
+    do {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
+        lmcs_txn_end(&txn);
+        status = lmcs_is_unusable(status) ? LMCS_OK : status;
+        for (size_t i = 0; status == LMCS_OK && i < got; i++)
+            status = drop(pool, ids[i], error);
+        first = got > 0 ? ids[got - 1] + 1 : 0;
+    } while (status == LMCS_OK && got == 64);
+    return status;
 }
 
 enum lmcs_status lmcs_staging_drop_left(struct lmcs_pool *pool, struct lmcs_error *error)
 {
-    uint64_t id = 0;
-    enum lmcs_status status = lmcs_shelf_next(pool, &id, error);
-    while (status == LMCS_OK && id != 0) {
-        status = drop_if_left(pool, id, error);
-        if (status == LMCS_OK)
-            status = lmcs_shelf_next(pool, &id, error);
-    }
-    return status;
+    return for_each_shelf(pool, drop_if_left, error);
 }
 
 /* Drops the shelf if an earlier restore kept it and no restore has its name. */
@@ -98,7 +115,7 @@ static enum lmcs_status drop_if_kept(struct lmcs_pool *pool, uint64_t id, struct
             status = drop_shelf(pool, id, error);
         if (look == 1)
             lmcs_shelf_give(pool, busy);
-        if (status == LMCS_UNSUPPORTED) /* it stays for a newer version */
+        if (lmcs_is_unusable(status)) /* it stays, perhaps for a newer version */
             return LMCS_OK;
         if (status != LMCS_OK || !found || (look == 0 && !lmcs_shelf_try(pool, shelf.name, &busy)))
             return status;
@@ -108,14 +125,7 @@ static enum lmcs_status drop_if_kept(struct lmcs_pool *pool, uint64_t id, struct
 
 enum lmcs_status lmcs_staging_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error)
 {
-    uint64_t id = 0;
-    enum lmcs_status status = lmcs_shelf_next(pool, &id, error);
-    while (status == LMCS_OK && id != 0) {
-        status = drop_if_kept(pool, id, error);
-        if (status == LMCS_OK)
-            status = lmcs_shelf_next(pool, &id, error);
-    }
-    return status;
+    return for_each_shelf(pool, drop_if_kept, error);
 }
 
 /* ---- On request ---- */

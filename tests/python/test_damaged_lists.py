@@ -91,6 +91,13 @@ def test_numbers_beside_a_damaged_page(numbers_pool: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert [snapshot.number for snapshot in store["sound"]] == [1]
+    for number in 2, 3:  # the damaged shelf stays, is removed as far as possible, and is not in the way
+        with lmcstore.open(numbers_pool, "r+", background=False) as store:
+            assert store.shelves() == (["run", "sound"] if number == 2 else ["sound"])
+            assert store["sound"].snapshot({"w": np.ones(3)}, step=number).number == number
+            if number == 2:
+                with pytest.raises(lmcstore.DamagedError, match='the shelf "run" is gone, but not all of it'):
+                    store["run"].drop()
 
 
 def test_shelves_beside_a_damaged_page(shelves_pool: str) -> None:
@@ -104,6 +111,8 @@ def test_shelves_beside_a_damaged_page(shelves_pool: str) -> None:
         assert all(len(store[name]) == 1 for name in names)
         with pytest.raises(lmcstore.DamagedError):
             len(store["s029"])
+    with lmcstore.open(shelves_pool, "r+", background=False) as store:
+        assert [store[name].snapshot({"w": np.ones(3)}, step=1000).number for name in (names[0], names[-1])] == [2, 2]
 
 
 def test_dumps_beside_a_damaged_page_of_tags(pool_path: str) -> None:
