@@ -3,13 +3,32 @@
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include "support.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+static bool has_quota; /* smaller than the disk's free space */
+
+/* Visible to shared libraries. */
+#pragma GCC visibility push(default)
+int fstatvfs(int fd, struct statvfs *fs)
+{
+    static int (*real)(int, struct statvfs *);
+    if (real == NULL)
+        real = (int (*)(int, struct statvfs *))dlsym(RTLD_NEXT, "fstatvfs");
+    int result = real(fd, fs);
+    if (result == 0 && has_quota)
+        fs->f_bavail = ((uint64_t)4 << 30) / fs->f_frsize;
+    return result;
+}
+#pragma GCC visibility pop
 
 static int make_pool(void *argument)
 {
@@ -43,6 +62,7 @@ static void killed_while_created(void **state)
 struct volume {
     char folder[300];
     char pool[320];
+    const char *of; /* a pool to copy */
 };
 
 static bool mount_volume(struct place *place, const char *size, struct volume *volume)
@@ -127,6 +147,86 @@ static void full_disks_are_errors(void **state)
     }
 }
 
+static void fill(const struct volume *volume)
+{
+    static const char block[4096] = {1};
+    char hog[340];
+    snprintf(hog, sizeof hog, "%s/hog", volume->folder);
+    int fd = open(hog, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    while (write(fd, block, sizeof block) > 0)
+        ;
+    close(fd);
+}
+
+/* The extent of a large tensor: its header is the first store to a hole. */
+static int capture_on_used_up_quota(void *argument)
+{
+    struct volume *volume = argument;
+    struct rng rng = {8};
+    struct state *small = state_weights(&rng, 3, 5000), *large = state_weights(&rng, 1, 1 << 20);
+    struct lmcs_pool *pool = open_pool(volume->pool, LMCS_OPEN_OR_CREATE, LMCS_NO_BACKGROUND);
+    uint64_t number = take_snapshot(pool, "run", small, 0);
+    fill(volume);
+    has_quota = true;
+    FAILS(LMCS_FULL, try_snapshot(pool, "run", large, 1, &number, &err));
+    expect_state(pool, "run", "latest", small);
+    close_pool(pool);
+    return 0;
+}
+
+static void used_up_quotas_are_errors(void **state)
+{
+    struct place *place = *state;
+    struct volume volume;
+    if (geteuid() != 0 || !mount_volume(place, "12m", &volume))
+        skip();
+    int status = run_child(capture_on_used_up_quota, &volume, 60);
+    umount2(volume.folder, MNT_DETACH);
+    rmdir(volume.folder);
+    assert_int_equal(status, 0);
+}
+
+static void punch_zeros(const char *path, off_t bytes)
+{
+    static const char zeros[4096];
+    char page[sizeof zeros];
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    for (off_t at = 0; at < bytes; at += (off_t)sizeof zeros)
+        if (pread(fd, page, sizeof page, at) == (ssize_t)sizeof page && memcmp(page, zeros, sizeof page) == 0)
+            EXPECT(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, (off_t)sizeof zeros) == 0);
+    close(fd);
+}
+
+static int open_copy_on_full_disk(void *argument)
+{
+    struct volume *volume = argument;
+    struct lmcs_pool *pool;
+    copy_file(volume->of, volume->pool);
+    punch_zeros(volume->pool, 4 << 20);
+    EXPECT(mount(NULL, volume->folder, NULL, MS_REMOUNT, "size=3500k") == 0);
+    FAILS(LMCS_FULL, lmcs_pool_open(volume->pool, LMCS_OPEN_WRITE, NULL, &pool, &err));
+    EXPECT(mount(NULL, volume->folder, NULL, MS_REMOUNT, "size=16m") == 0);
+    pool = open_pool(volume->pool, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
+    verify_pool(pool);
+    close_pool(pool);
+    return 0;
+}
+
+/* As 'cp --sparse=always' makes them: parts to which libpmemobj stores without asking are holes. */
+static void copies_with_holes(void **state)
+{
+    struct place *place = *state;
+    struct volume volume;
+    if (geteuid() != 0 || !mount_volume(place, "16m", &volume))
+        skip();
+    close_pool(open_limited(place->pool, (uint64_t)64 << 20));
+    volume.of = place->pool;
+    int status = run_child(open_copy_on_full_disk, &volume, 60);
+    umount2(volume.folder, MNT_DETACH);
+    rmdir(volume.folder);
+    assert_int_equal(status, 0);
+}
+
 /* Snapshots that share all tensors fill the disk with metadata. Removal takes pages before it frees some, so it needs a
  * reserve; the freed pages have room for new snapshots. */
 static int fill_disk_with_metadata(void *argument)
@@ -193,12 +293,7 @@ static int work_while_disk_fills(void *argument)
     struct lmcs_pool *pool = open_pool(volume->pool, LMCS_OPEN_OR_CREATE, 0);
     uint64_t number, last = take_snapshot(pool, "run", now, 0);
     snprintf(hog, sizeof hog, "%s/hog", volume->folder);
-    FILE *file = fopen(hog, "w");
-    static char block[1 << 16];
-    memset(block, 1, sizeof block);
-    while (fwrite(block, 1, sizeof block, file) == sizeof block && fflush(file) == 0)
-        ;
-    fclose(file);
+    fill(volume);
     for (int i = 0; i < 40; i++) {
         struct state *old = state_copy(now);
         state_step(now, &rng, 0, 3);
@@ -237,10 +332,8 @@ static void disk_filled_by_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(killed_while_created),
-        ON_DISK(full_disks_are_errors),
-        ON_DISK(metadata_that_fills_a_disk),
-        ON_DISK(disk_filled_by_others),
+        ON_BOTH(killed_while_created), ON_DISK(full_disks_are_errors),      ON_DISK(used_up_quotas_are_errors),
+        ON_DISK(copies_with_holes),    ON_DISK(metadata_that_fills_a_disk), ON_DISK(disk_filled_by_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,11 +6,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -89,6 +92,22 @@ static bool can_not_fit(int fd, uint64_t offset, uint64_t bytes)
     return data < 0 ? errno == ENXIO : (uint64_t)data >= offset + bytes;
 }
 
+/* Whether all of it has file space. A full XFS refuses to allocate that again. */
+static bool is_allocated(int fd, uint64_t offset, uint64_t bytes)
+{
+    const uint64_t end = offset + bytes;
+    struct fiemap *map = calloc(1, sizeof *map + sizeof *map->fm_extents);
+    while (map != NULL && offset < end) {
+        *map = (struct fiemap){.fm_start = offset, .fm_length = end - offset, .fm_extent_count = 1};
+        if (ioctl(fd, FS_IOC_FIEMAP, map) != 0 || map->fm_mapped_extents == 0 ||
+            map->fm_extents[0].fe_logical > offset || (map->fm_extents[0].fe_flags & FIEMAP_EXTENT_UNKNOWN) != 0)
+            break;
+        offset = map->fm_extents[0].fe_logical + map->fm_extents[0].fe_length;
+    }
+    free(map);
+    return offset >= end;
+}
+
 enum lmcs_status lmcs_file_back(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     int failure = can_not_fit(fd, offset, bytes) ? ENOSPC : 0;
@@ -96,11 +115,16 @@ enum lmcs_status lmcs_file_back(int fd, const char *path, uint64_t offset, uint6
         failure = errno == EINTR ? 0 : errno;
     if (failure == EOPNOTSUPP)
         failure = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
+    if ((failure == ENOSPC || failure == EDQUOT) && is_allocated(fd, offset, bytes))
+        failure = 0;
     if (failure == 0)
         return lmcs_file_is_dax(fd) ? fill_holes(fd, path, offset, bytes, error) : LMCS_OK;
+    if (failure == EDQUOT)
+        return lmcs_fail_full(error, bytes, 0, failure, "%s: the disk quota is used up: %llu bytes are needed", path,
+                              (unsigned long long)bytes);
     struct statvfs fs;
     uint64_t available = fstatvfs(fd, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
-    if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
+    if (failure == ENOSPC || failure == EFBIG)
         return lmcs_fail_full(error, bytes, available, failure,
                               "%s: the disk is full: %llu bytes are needed and %llu are free", path,
                               (unsigned long long)bytes, (unsigned long long)available);

@@ -164,6 +164,24 @@ static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struc
     return LMCS_OK;
 }
 
+/*
+ * libpmemobj writes an object's header through its mapping, to a page that could not be allocated in advance. A quota
+ * shows only when space is taken: it is, for a moment, behind the last chunk.
+ */
+static enum lmcs_status check_headroom(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_error *error)
+{
+    uint64_t left = lmcs_heap_disk_free(heap);
+    if (left < HEADROOM_BYTES)
+        return lmcs_fail_full(error, bytes, left, ENOSPC, "%s: the disk is full", heap->path);
+    uint64_t behind = heap->fd >= 0 ? (heap->bytes - heap->zones_start) % LMCS_CHUNK_BYTES : 0;
+    if (behind < HEADROOM_BYTES + LMCS_PAGE_BYTES)
+        return LMCS_OK;
+    uint64_t at = heap->bytes - HEADROOM_BYTES;
+    enum lmcs_status status = lmcs_file_back(heap->fd, heap->path, at, HEADROOM_BYTES, error);
+    (void)lmcs_heap_punch(heap, at, HEADROOM_BYTES);
+    return status;
+}
+
 enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action, uint64_t *offset,
                                    uint64_t *got, struct lmcs_error *error)
 {
@@ -175,14 +193,12 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     if (status == LMCS_OK)
         status = back_zones(heap, bytes, error);
     if (status == LMCS_OK)
+        status = check_headroom(heap, bytes, error);
+    if (status == LMCS_OK)
         status = lmcs_heap_take_errors(heap, error);
     if (status != LMCS_OK)
         return status;
-    /* libpmemobj writes the object's header through its mapping, to a page that could not be allocated in advance. */
-    uint64_t left = lmcs_heap_disk_free(heap);
-    if (left < HEADROOM_BYTES)
-        return lmcs_fail_full(error, bytes, left, ENOSPC, "%s: the disk is full", heap->path);
-    /* That page would be huge: 2 MiB of disk that are not counted. */
+    /* The header's page would be huge: 2 MiB of disk that are not counted. */
     if (heap->dax)
         madvise(heap->pool, heap->bytes, MADV_NOHUGEPAGE);
     PMEMoid object = pmemobj_reserve(heap->pool, (struct pobj_action *)action,
@@ -191,7 +207,10 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
         madvise(heap->pool, heap->bytes, MADV_HUGEPAGE);
     if (OID_IS_NULL(object)) {
         if (errno == ENOMEM || errno == ENOSPC)
-            return lmcs_fail_full(error, bytes, 0, 0, "%s: the pool's address space is used up: no room for %llu bytes",
+            return lmcs_fail_full(error, bytes, 0, 0,
+                                  "%s: the pool's address space is used up: no room for %llu bytes; compact it, remove "
+                                  "snapshots ('lmc-store rm'), or dump it and restore it into a new pool of a larger "
+                                  "size",
                                   heap->path, (unsigned long long)bytes);
         return lmcs_fail_errno(error, errno, "%s: libpmemobj can't allocate %llu bytes (%s)", heap->path,
                                (unsigned long long)bytes, pmemobj_errormsg());

@@ -115,15 +115,21 @@ static enum lmcs_status check_memory(struct lmcs_error *error)
     return LMCS_OK;
 }
 
+/* Allocates what libpmemobj stores to without a reservation: header, lanes, the first zone's metadata and root. */
+static enum lmcs_status back_begin(int fd, const char *path, uint64_t heap, struct lmcs_error *error)
+{
+    return lmcs_file_back(fd, path, 0, heap + LMCS_HEAP_HEADER_BYTES + LMCS_ZONE_META_BYTES + LMCS_CHUNK_BYTES, error);
+}
+
 /*
- * Allocates the parts that libpmemobj stores to as it creates a pool: header, lanes, starts of zones. The starts of
- * zones are written: a fault would read ahead, up to megabytes of zeros for each zone.
+ * Allocates the parts that libpmemobj stores to as it creates a pool. The starts of zones are written: a fault would
+ * read ahead, up to megabytes of zeros for each zone.
  */
 static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
 {
     static const char zeros[2 * LMCS_PAGE_BYTES];
     uint64_t first_zone = HEAP_OFFSET_EXPECTED + LMCS_HEAP_HEADER_BYTES;
-    enum lmcs_status status = lmcs_file_back(fd, path, 0, first_zone + LMCS_ZONE_META_BYTES + LMCS_CHUNK_BYTES, error);
+    enum lmcs_status status = back_begin(fd, path, HEAP_OFFSET_EXPECTED, error);
     for (uint64_t at = first_zone + LMCS_ZONE_BYTES; status == LMCS_OK && at + sizeof zeros < bytes;
          at += LMCS_ZONE_BYTES) {
         const uint64_t start = at & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
@@ -370,11 +376,24 @@ static enum lmcs_status ask_disk(const struct first_look *first, struct lmcs_err
                            "%s: its disk does not take what is written, so it is not opened for writing", path);
 }
 
+/* A copy of the pool may have holes where the pool has zeros. */
+static enum lmcs_status back_copy(const struct first_look *first, struct lmcs_error *error)
+{
+    int fd = open(first->door, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return LMCS_OK; /* libpmemobj reports it */
+    enum lmcs_status status = back_begin(fd, lmcs_media_path(first->media), lmcs_media_heap(first->media), error);
+    close(fd);
+    return status;
+}
+
 static enum lmcs_status look_first(void *context, struct lmcs_error *error)
 {
     struct first_look *first = context;
     enum lmcs_status status = ask_disk(first, error);
-    return status == LMCS_OK ? first->look(first->context, error) : status;
+    if (status == LMCS_OK)
+        status = first->look(first->context, error);
+    return status == LMCS_OK ? back_copy(first, error) : status;
 }
 
 enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms, lmcs_heap_look *look, void *context,
