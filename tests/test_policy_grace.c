@@ -157,6 +157,21 @@ static void nothing_new_goes_before_the_end(void **state)
     close_pool(pool);
 }
 
+/* The clock was a year ahead at the change: the period begins again. */
+static void a_clock_that_was_ahead(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    lmcs_clock_set(NOON);
+    fill(pool, 10);
+    set_at(pool, NOON + 365 * 24 * 60 * MINUTE, "keep=last:3");
+    assert_int_equal(left_at(pool, NOON + MINUTE), 10);
+    assert_int_equal(left_at(pool, NOON + 10 * MINUTE), 10);
+    assert_int_equal(left_at(pool, NOON + 12 * MINUTE), 3);
+    lmcs_clock_set(0);
+    close_pool(pool);
+}
+
 struct due {
     uint64_t at_ns;
     size_t now, later;
@@ -242,7 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(changes_add_up),           cmocka_unit_test(the_period_ends),
         IN_MEMORY(nothing_new_goes_before_the_end), IN_MEMORY(a_dry_run_lists_when_snapshots_are_due),
-        IN_MEMORY(a_full_pool_does_not_wait),
+        IN_MEMORY(a_full_pool_does_not_wait),       IN_MEMORY(a_clock_that_was_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,6 +116,8 @@ void lmcs_policy_log_add(struct lmcs_policy *policy, const char *rules, const ui
 void lmcs_policy_begin_grace(const struct lmcs_policy *before, struct lmcs_policy *policy, uint64_t now_ns);
 /* The end of the grace period, in ns since 1970; 0: none is running. */
 uint64_t lmcs_policy_grace_end(const struct lmcs_policy *policy, uint64_t now_ns);
+/* Begins a period now whose change is yet to come: the clock was ahead. False: none is such. */
+bool lmcs_policy_renew_grace(struct lmcs_policy *policy, uint64_t now_ns);
 /* Adds the rules before the change: those snapshots are kept that either keeps. */
 void lmcs_policy_add_was(struct lmcs_policy *policy);
 

@@ -19,6 +19,19 @@ uint64_t lmcs_policy_grace_end(const struct lmcs_policy *policy, uint64_t now_ns
     return now_ns < end_ns ? end_ns : 0;
 }
 
+static uint64_t seconds_after(uint64_t now_ns)
+{
+    return now_ns / 1000000000 + (now_ns % 1000000000 != 0);
+}
+
+bool lmcs_policy_renew_grace(struct lmcs_policy *policy, uint64_t now_ns)
+{
+    if (policy->since_seconds <= seconds_after(now_ns))
+        return false;
+    policy->since_seconds = seconds_after(now_ns);
+    return true;
+}
+
 void lmcs_policy_add_was(struct lmcs_policy *policy)
 {
     bool fits = policy->was_count > 0 && policy->rule_count + policy->was_count <= LMCS_MAX_RULES;
@@ -71,5 +84,5 @@ void lmcs_policy_begin_grace(const struct lmcs_policy *before, struct lmcs_polic
     if (!is_due_by_budget || due.rule_count == 0 || policy->rule_count + changed.was_count > LMCS_MAX_RULES)
         changed.was_count = 0;
     *policy = changed;
-    policy->since_seconds = now_ns / 1000000000 + (now_ns % 1000000000 != 0); /* the period is never shorter */
+    policy->since_seconds = seconds_after(now_ns); /* the period is never shorter */
 }

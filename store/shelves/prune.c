@@ -432,6 +432,30 @@ static enum lmcs_status decide_by_id(struct lmcs_pool *pool, uint64_t id, const 
     return status;
 }
 
+/* A policy was changed while the clock was ahead. */
+static enum lmcs_status renew_grace(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_policy policy;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_policy_init(&policy);
+    status = lmcs_shelf_load(&txn, id, &shelf, error);
+    if (status != LMCS_OK || lmcs_policy_parse_stored(shelf.policy, &policy, NULL) != LMCS_OK ||
+        !lmcs_policy_renew_grace(&policy, lmcs_now_ns())) {
+        lmcs_txn_end(&txn);
+        return status;
+    }
+    policy.keep_raw = shelf.df.keep_raw;
+    status = lmcs_policy_format_stored(&policy, shelf.policy, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    lmcs_prune_soon(pool, shelf.name);
+    return lmcs_txn_finish(&txn, status, error);
+}
+
 static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, const struct request *request,
                                     const char *held, uint64_t *removed, struct lmcs_error *error)
 {
@@ -441,6 +465,14 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, const s
     struct facts facts = {0};
     int guard = -1;
     enum lmcs_status status = decide_by_id(pool, id, request, &facts, name, error);
+    if (status == LMCS_OK && request->when != LMCS_PRUNE_ALL && facts.grace_end != 0 &&
+        lmcs_policy_renew_grace(&facts.of.policy, lmcs_now_ns())) {
+        free_facts(&facts);
+        facts = (struct facts){0};
+        status = renew_grace(pool, id, error);
+        if (status == LMCS_OK)
+            status = decide_by_id(pool, id, request, &facts, name, error);
+    }
     bool mine = held != NULL && strcmp(held, name) == 0, is_held = true;
     size_t wanted = facts.wanted;
     if (status == LMCS_OK && wanted > 0 && (mine || lmcs_shelf_try(pool, name, &busy))) {
