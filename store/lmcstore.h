@@ -184,7 +184,7 @@ struct lmcs_pool_info {
 /* A damaged shelf is counted in damaged_shelves; everything else is still reported. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *info,
                                                         struct lmcs_error *error);
-/* 0: no limit. LMCS_INVALID: below the space in use. */
+/* 0: no limit. LMCS_INVALID: below the space in use, or above the addresses of the pool's file. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *pool, uint64_t limit_bytes,
                                                              struct lmcs_error *error);
 

@@ -157,7 +157,7 @@ static enum lmcs_status call_settings(struct scene *scene)
 {
     enum lmcs_status status = lmcs_shelf_set_keep_raw(scene->pool, "another", 3, &err);
     if (status == LMCS_OK)
-        status = lmcs_pool_set_limit(scene->pool, (uint64_t)1 << 40, &err);
+        status = lmcs_pool_set_limit(scene->pool, (uint64_t)8 << 30, &err);
     return status == LMCS_OK ? lmcs_pool_set_limit(scene->pool, 0, &err) : status;
 }
 

@@ -385,7 +385,12 @@ static void limit_is_kept_and_can_be_changed(void **state)
     close_pool(pool);
     pool = open_quiet(place->pool);
     assert_int_equal(pool_info(pool).limit_bytes, 2 * limit);
+    /* The file's addresses: 8 times the first limit, and 16 GiB at least. */
+    FAILS(LMCS_INVALID, lmcs_pool_set_limit(pool, (uint64_t)1 << 40, &err));
+    assert_non_null(strstr(err.message, "'lmc-store restore' it into a new pool"));
+    OK(lmcs_pool_set_limit(pool, (uint64_t)14 << 30, &err));
     OK(lmcs_pool_set_limit(pool, 0, &err));
+    assert_true(pool_info(pool).free_bytes < (uint64_t)16 << 30);
     assert_int_equal(pool_info(pool).limit_bytes, 0);
     verify_pool(pool);
     close_pool(pool);

@@ -78,7 +78,8 @@ def open(
         ``"x"`` only creates; ``"r"`` reads, also while another process writes.
     size
         The limit of the pool's size on disk, in bytes or with a unit ("8GiB"). Default: none. It raises an existing
-        pool's limit, never lowers it.
+        pool's limit, never lowers it. A new pool's file has addresses for 8 times its size, at least 16 GiB, at most
+        8 TiB; a limit above 15/16 of them is an InvalidError: dump such a pool, and restore it into one of that size.
     wait
         Seconds to wait for another process that writes to the pool.
     threads

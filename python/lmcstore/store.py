@@ -224,7 +224,10 @@ class Store:
             return ""
 
     def set_limit(self, size: int | str | None) -> None:
-        """Set the limit of the pool's size on disk; None: no limit. InvalidError: the pool is larger already."""
+        """Set the limit of the pool's size on disk; None: no limit.
+
+        InvalidError: the pool is larger already, or was made for less (the `size` of `open`).
+        """
         self._check_writable()
         self._pool.set_limit(0 if size is None else parse_size(size))
 

@@ -198,7 +198,10 @@ class Pool:
                 room = os.statvfs(os.path.dirname(os.path.abspath(self.store.path)))
                 if wanted - limit > room.f_bavail * room.f_frsize + error.bytes_needed:
                     raise
-                self.store.set_limit(wanted)
+                try:
+                    self.store.set_limit(wanted)
+                except lmcstore.InvalidError:  # more than the pool's file has addresses for: use them all
+                    self.store.set_limit(None)
 
     def open(self, name: str) -> _core.Live | None:
         try:

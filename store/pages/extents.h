@@ -42,8 +42,8 @@ struct lmcs_space {
     size_t count;
     size_t capacity;
     uint64_t used;          /* of extents and live variables */
-    uint64_t limit_bytes;   /* the root's, readable without the metadata lock; 0: none */
-    uint64_t slab_bytes;    /* likewise */
+    uint64_t limit_bytes;   /* lmcs_space_limit, readable without the metadata lock */
+    uint64_t slab_bytes;    /* the root's, likewise */
     uint64_t largest_taken; /* by a capture since opening */
     uint64_t largest_bytes; /* of a standard extent */
     bool is_mapped;         /* filled by stores: pages are to be in this process's mapping */

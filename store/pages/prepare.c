@@ -173,7 +173,7 @@ static bool may_take(struct lmcs_pool *pool, const struct places *places)
     uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
     taken += lmcs_space_share(space->largest_taken, limit);
     pthread_mutex_unlock(&space->lock);
-    return need <= disk / 2 && (limit == 0 || need == 0 || (taken < limit && need <= (limit - taken) / 2));
+    return need <= disk / 2 && (need == 0 || (taken < limit && need <= (limit - taken) / 2));
 }
 
 struct warming {

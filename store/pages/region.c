@@ -22,7 +22,7 @@ static bool leaves_share(const struct lmcs_region *region, const struct lmcs_ext
 {
     const struct lmcs_space *space = region->pool->space;
     uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
-    if (limit == 0 || !region->leaves_share || !lmcs_extent_is_free(extent) || lmcs_extent_used(&extent->now) == 0)
+    if (!region->leaves_share || !lmcs_extent_is_free(extent) || lmcs_extent_used(&extent->now) == 0)
         return true;
     uint64_t left = (limit > taken ? limit - taken : 0) + lmcs_space_ready(space) - lmcs_extent_used(&extent->now);
     return left >= lmcs_space_share(region->largest, limit);
@@ -247,7 +247,7 @@ enum lmcs_status lmcs_region_back(struct lmcs_region *region, struct lmcs_extent
     uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
     if (region->leaves_share)
         limit -= lmcs_space_share(region->largest, limit);
-    if (limit != 0 && taken + need > limit) {
+    if (taken + need > limit) {
         target = end;
         need = target - from;
     }

@@ -27,18 +27,20 @@
 #define EXTENTS_IN_USE    8   /* at least */
 
 /*
- * A pool of fixed size (device, poolset) has a limit below its size: else captures' last extents would leave the
- * compactor no space. A sixteenth is for gaps between extents and for their ends.
+ * A sixteenth is for gaps between extents and for their ends: else captures' last extents would leave the compactor no
+ * space.
  */
-static uint64_t limit_of(const struct lmcs_pool *pool)
+uint64_t lmcs_space_most(const struct lmcs_pool *pool)
 {
-    uint64_t limit = pool->root.limit_bytes, whole = lmcs_media_bytes(pool->media);
-    if (lmcs_heap_disk_free(pool->heap) != UINT64_MAX)
-        return limit;
-    uint64_t heap = lmcs_media_heap(pool->media) + ((uint64_t)1 << 20);
+    uint64_t whole = lmcs_media_bytes(pool->media), heap = lmcs_media_heap(pool->media) + ((uint64_t)1 << 20);
     whole = whole > heap ? whole - heap : 0;
-    whole -= whole / 16;
-    return limit != 0 && limit < whole ? limit : whole;
+    return whole - whole / 16;
+}
+
+uint64_t lmcs_space_limit(const struct lmcs_pool *pool, const struct lmcs_root_df *root)
+{
+    uint64_t most = lmcs_space_most(pool);
+    return root->limit_bytes != 0 && root->limit_bytes < most ? root->limit_bytes : most;
 }
 
 uint64_t lmcs_space_share(uint64_t largest, uint64_t whole)
@@ -154,7 +156,9 @@ static enum lmcs_status fail_full(const struct lmcs_pool *pool, uint64_t limit, 
                           "snapshots ('lmc-store rm'), or %s",
                           pool->path, limit != 0 ? "pool" : "disk", (unsigned long long)need,
                           (unsigned long long)(left - share), of_limit, reserved,
-                          limit != 0 ? "open it with a larger size" : "free disk space");
+                          limit == 0                      ? "free disk space"
+                          : limit < lmcs_space_most(pool) ? "open it with a larger size"
+                                                          : "dump it and restore it into a new pool of a larger size");
 }
 
 enum lmcs_status lmcs_space_need(struct lmcs_pool *pool, uint64_t need, uint64_t largest, bool leaves,
@@ -164,7 +168,7 @@ enum lmcs_status lmcs_space_need(struct lmcs_pool *pool, uint64_t need, uint64_t
     uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
     uint64_t left = limit > taken ? limit - taken : 0, share = leaves ? lmcs_space_share(largest, limit) : 0;
     share = share < left ? share : left;
-    if (limit != 0 && need > left - share)
+    if (need > left - share)
         return fail_full(pool, limit, need, left, share, error);
     uint64_t disk = leaves ? lmcs_heap_disk_free(pool->heap) : UINT64_MAX;
     share = leaves ? lmcs_space_share(largest, space->used + disk) : 0;
@@ -371,7 +375,7 @@ static void space_settle(struct lmcs_pool *pool, bool committed)
     if (space == NULL)
         return;
     pthread_mutex_lock(&space->lock);
-    space->limit_bytes = limit_of(pool);
+    space->limit_bytes = lmcs_space_limit(pool, &pool->root);
     space->slab_bytes = pool->root.slab_bytes;
     for (size_t i = 0; i < space->count; i++) {
         struct lmcs_extent *extent = space->extents[i];
@@ -422,7 +426,7 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
     pthread_mutex_init(&space->lock, NULL);
     space->largest_bytes = largest_extent(pool);
     space->is_mapped = lmcs_heap_method(pool->heap) == LMCS_WRITE_STORE;
-    space->limit_bytes = limit_of(pool);
+    space->limit_bytes = lmcs_space_limit(pool, &pool->root);
     space->slab_bytes = pool->root.slab_bytes;
     pool->space = space;
     pool->space_hook = (struct lmcs_space_hook){space_flush, space_settle};
@@ -518,7 +522,7 @@ uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool)
         disk = lmcs_media_bytes(pool->media) > used + ((uint64_t)8 << 20)
                    ? lmcs_media_bytes(pool->media) - used - ((uint64_t)8 << 20)
                    : unbacked;
-    if (limit != 0 && disk > (limit > used ? limit - used : 0))
+    if (disk > (limit > used ? limit - used : 0))
         disk = limit > used ? limit - used : 0;
     return disk + ready;
 }

@@ -79,6 +79,10 @@ enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct l
 uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep);
 /* The next sparse extent from `from` on that no region has: *first to *end are used. */
 bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t from, uint64_t *first, uint64_t *end);
+/* The space that the pool's medium has addresses for. */
+uint64_t lmcs_space_most(const struct lmcs_pool *pool);
+/* The root's limit, at most lmcs_space_most. */
+uint64_t lmcs_space_limit(const struct lmcs_pool *pool, const struct lmcs_root_df *root);
 /* Bytes for captures: under the limit, on the disk, in free extents. */
 uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool);
 /* Counts file space that live variables are about to take. LMCS_FULL: limit or disk. */

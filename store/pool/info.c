@@ -45,13 +45,11 @@ static uint64_t free_for_reader(const struct lmcs_pool *pool, const struct lmcs_
 {
     struct statvfs fs;
     uint64_t used = root->slab_bytes + root->extent_bytes;
-    uint64_t device = lmcs_media_is_device(pool->media) ? lmcs_media_bytes(pool->media) : 0;
-    uint64_t available = device > 0                      ? (device > used ? device - used : 0)
-                         : statvfs(pool->path, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize
-                                                         : 0;
-    if (root->limit_bytes != 0 && available > (root->limit_bytes > used ? root->limit_bytes - used : 0))
-        available = root->limit_bytes > used ? root->limit_bytes - used : 0;
-    return available;
+    uint64_t limit = lmcs_space_limit(pool, root), left = limit > used ? limit - used : 0;
+    uint64_t available = lmcs_media_is_device(pool->media) ? left
+                         : statvfs(pool->path, &fs) == 0   ? (uint64_t)fs.f_bavail * fs.f_frsize
+                                                           : 0;
+    return available < left ? available : left;
 }
 
 static void count_shelf(const struct lmcs_shelf *shelf, struct lmcs_pool_info *info)
@@ -168,6 +166,14 @@ enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *pool, uint64_t limit_byte
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "%s: uses %llu bytes: the limit can't be %llu (compact or prune first)", pool->path,
                          (unsigned long long)used, (unsigned long long)limit_bytes);
+    }
+    const uint64_t most = lmcs_space_most(pool);
+    if (limit_bytes > most && limit_bytes != txn.root.limit_bytes) {
+        lmcs_txn_end(&txn);
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "%s: was made for at most %llu bytes: the limit can't be %llu; 'lmc-store dump' it, and "
+                         "'lmc-store restore' it into a new pool with this --size",
+                         pool->path, (unsigned long long)most, (unsigned long long)limit_bytes);
     }
     txn.root.limit_bytes = limit_bytes;
     return lmcs_txn_commit(&txn, error);

@@ -76,7 +76,7 @@ bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy, ui
     if (policy->budget_percent == 0)
         return false;
     uint64_t all = root->limit_bytes > 0
-                       ? root->limit_bytes
+                       ? lmcs_space_limit(txn->pool, root)
                        : root->slab_bytes + lmcs_space_used(txn->pool) + lmcs_space_free_bytes(txn->pool);
     return wanted / policy->budget_percent > (all + other_bytes) / 100;
 }
