@@ -499,6 +499,20 @@ def test_7_erasing_frees_space(s: pymm.shelf) -> None:
     assert s.mr._pool.store.info()["limit_bytes"] <= 32 << 20
 
 
+def test_7_a_pool_grows_to_the_end_of_its_file(s: pymm.shelf) -> None:
+    pool = s.mr._pool
+    pool.store.set_limit("14GiB")  # of a file of 16 GiB: twice as much is refused
+
+    def needs_more() -> int:
+        if pool.store.info()["limit_bytes"] == 14 << 30:
+            error = lmcstore.FullError("full")
+            error.bytes_needed = 1
+            raise error
+        return pool.store.info()["free_bytes"]
+
+    assert 0 < pool.growing(needs_more) < 16 << 30
+
+
 def test_7_a_failed_erase_of_a_list_leaves_its_elements(s: pymm.shelf) -> None:
     s.l = ["a", np.arange(3)]
     held = s.l[1]
