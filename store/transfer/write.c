@@ -109,7 +109,7 @@ static enum lmcs_status call_progress(const struct lmcs_dump *dump, struct lmcs_
                : fail_stopped(error);
 }
 
-/* Calls progress after each write that was incomplete: a pipe was full, or a signal came. */
+/* Calls progress after each write that was incomplete: a pipe was full, or a signal came, which ends polls alone. */
 static enum lmcs_status write_all(const struct lmcs_dump *dump, const void *data, size_t bytes,
                                   struct lmcs_error *error)
 {
@@ -118,11 +118,10 @@ static enum lmcs_status write_all(const struct lmcs_dump *dump, const void *data
         return bytes == 0 || dump->write(dump->write_context, data, bytes) ? LMCS_OK : fail_stopped(error);
     enum lmcs_status status = LMCS_OK;
     for (const char *at = data; status == LMCS_OK && bytes > 0;) {
-        ssize_t n = write(fd, at, bytes);
-        if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
+        bool waits = poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, WAIT_MS) <= 0;
+        ssize_t n = waits ? 0 : write(fd, at, bytes);
+        if (!waits && (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)))
             return lmcs_fail_errno(error, n == 0 ? EIO : errno, "the archive can't be written");
-        if (n < 0 && errno == EAGAIN)
-            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, WAIT_MS);
         at += n > 0 ? n : 0;
         bytes -= n > 0 ? (size_t)n : 0;
         if (bytes > 0)
