@@ -246,6 +246,12 @@ def keep_budget(rank: int, world: int, folder: Path) -> list[list[int]]:
     loop = Loop("", rank, world)
     numbers = []
     with lmcstore.Run(folder, policy="keep=last:2 budget=1K grace=none", **loop.objects) as run:
+        policy, failure = run.shelf.policy, ""
+        try:
+            run._ranks.set_policy("write=raw keep=bogus")
+        except lmcstore.InvalidError as error:
+            failure = str(error)
+        assert "bogus" in failure and run.shelf.policy == policy
         for step in range(run.resume(), 5):
             run.save(step, wait=True)
             run._ranks.together(lambda: None)

@@ -636,6 +636,37 @@ def test_a_save_keeps_the_budget_of_all_pools(place: Path) -> None:
     assert set(map(tuple, numbers(folder).values())) == {(2, 39, 40)}
 
 
+def test_a_file_that_is_no_pool_stands_in_the_way_of_nothing(
+    run: Path, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "rank-00007.pool").write_bytes(b"junk" * 5000)
+    with lmcstore.open(run, mode="r") as store:
+        assert sorted(store.info()["ranks"]) == RANKS and not store.info()["missing"]
+        report = store.verify()
+        assert report["damages"] == 1 and "rank-00007.pool" in report["list"][0]["what"] and not report["missing"]
+        assert store.verify("run@1")["damages"] == 0
+        with pytest.raises(lmcstore.DamagedError, match="rank-00007"):
+            store.scrub()
+        assert store.dump(place / "dump")["archives"] == 4
+    with lmcstore.open(run, mode="r+") as store:
+        assert "rank-00007.pool: it is left as it is" in caplog.text
+        store["run"].remove(2)
+        with pytest.raises(lmcstore.DamagedError, match="rank-00007"):
+            store.compact()
+        (run / "rank-00007.pool").unlink()
+        assert store.verify()["damages"] == 0
+    assert set(map(tuple, numbers(run).values())) == {(1, 3)}
+
+
+def test_a_policy_with_a_wrong_word_changes_nothing(run: Path) -> None:
+    with lmcstore.open(run, mode="r+") as store:
+        before = store["run"].policy
+        for words in ("write=raw keep=bogus", "keep=last:2 write=bogus"):
+            with pytest.raises(lmcstore.InvalidError, match="bogus"):
+                store["run"].policy = words
+            assert store["run"].policy == before
+
+
 def test_a_budget_waits_for_the_grace_period(place: Path) -> None:
     folder = place / "run"
     _save_random(folder, range(4))

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _core
 from .._text.similar import listed
-from ..errors import Error, ExistsError, InUseError, NotFoundError, RemoteError
+from ..errors import DamagedError, Error, ExistsError, InUseError, NotFoundError, RemoteError
 from ..snapshot import Progress
 from ..store import Store
 from .ranks import away, rank_files, there
@@ -33,6 +33,12 @@ def policy_words(words: str) -> tuple[str, str]:
     """Divide a policy into the words of the records and those of the ranks' pools."""
     kept = [word for word in words.split() if word.partition("=")[0] in OF_RECORDS]
     return " ".join(kept), " ".join(word for word in words.split() if word not in kept)
+
+
+def check_policy(records: _core.Pool, shelf: str, words: str) -> None:
+    """Check all words of a run's policy, before the first change. InvalidError: one is wrong."""
+    with contextlib.suppress(NotFoundError):  # the shelf: the words make it
+        records.prune(shelf, words, True)
 
 
 def joined_policy(records: str, ranks: str) -> str:
@@ -99,7 +105,7 @@ class Operations:
                 self.each(lambda store: store.compact(progress))
 
     def stores(self, all_of_them: bool = False) -> list[Store]:
-        """Return the pools that can be written. InUseError: one can't, and all of them are needed."""
+        """Return the pools that can be written. InUseError, DamagedError: one can't, and all of them are needed."""
         if self._stores is None or all_of_them:
             self._stores = {} if self._stores is None else self._stores
             for name in rank_files(self._folder):
@@ -108,7 +114,7 @@ class Operations:
                     continue
                 try:
                     pool = _core.open(path, _core.OPEN_WRITE, 0, 0, self._threads, self._flags | _core.NO_BACKGROUND)
-                except InUseError as error:
+                except (DamagedError, InUseError) as error:
                     if all_of_them:
                         raise
                     log.warning("%s: it is left as it is: %s", path, error)

@@ -19,7 +19,7 @@ from . import writing
 from .channel import Channel
 from .joined import Joined
 from .machines import Machine, together
-from .operations import policy_words
+from .operations import check_policy, policy_words
 from .parts import RANKS, Division, common_objects, is_of_torch
 from .saves import Saves, Saving
 from .sharded import Boxes
@@ -181,6 +181,10 @@ class RunOfRanks:
     def set_policy(self, words: str) -> None:
         """Set the words of a policy where they belong: rules for snapshots in the records, others in the ranks."""
 
+        def check() -> None:
+            if self.rank == 0:
+                check_policy(self.store._pool, self.shelf.name, words)
+
         def change() -> None:
             kept, others = policy_words(words)
             if others:
@@ -189,6 +193,7 @@ class RunOfRanks:
                 assert self._machine.records is not None
                 self._machine.records.store.shelf(self.shelf.name, create=True).policy = kept
 
+        self.together(check)
         self.together(change)
 
     def together(self, function: Callable[[], Any]) -> list[Any]:

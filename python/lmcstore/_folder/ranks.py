@@ -129,9 +129,14 @@ class Ranks:
         return sorted(found - {None})
 
     def all(self) -> Iterator[tuple[str, _core.Pool]]:
-        """Yield the names and the pools of all files."""
+        """Yield the names and the pools of all files; those that can't be read are in `failures`."""
         for name in rank_files(self._folder):
-            yield name, self.open(name)
+            try:
+                with self._lock:
+                    pool = self._readable(name)[1]
+            except DamagedError:
+                continue
+            yield name, pool
 
     def open(self, name: str) -> _core.Pool:
         """Open the pool of a file."""
@@ -176,6 +181,7 @@ class Ranks:
         return None
 
     def _readable(self, name: str) -> tuple[bytes, _core.Pool]:
+        self.failures.pop(name, None)
         try:
             return self._opened(name)
         except DamagedError as error:

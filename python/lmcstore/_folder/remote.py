@@ -38,6 +38,7 @@ class RemoteRanks:
     def __init__(self, records: RemotePool, verify: bool) -> None:
         self._records, self._url, self._verify = records, records.url, verify
         self._pools: dict[str, RemotePool] = {}
+        self.failures: dict[str, DamagedError] = {}
         self._closed = False
         self.renew()
         forked.add(self)

@@ -35,7 +35,7 @@ from ..store import Store
 from .dumps import ARCHIVE, Dump, Restore, paths_of
 from .joined import Handle, Joined
 from .opaque import Opaque
-from .operations import Operations, joined_policy, policy_words
+from .operations import Operations, check_policy, joined_policy, policy_words
 from .ranks import RECORDS, Ranks, is_restoring, lacking, rank_files, run_url, with_source
 from .record import Record, read, read_head
 from .structure import Structure
@@ -138,7 +138,8 @@ class FolderStore(Store):
 
         ``ranks``: ``Store.info`` of each pool in the folder by its file's name. ``used_bytes``, ``live_bytes``,
         ``compaction_backlog`` and ``raw_bytes``: of all pools. ``remote_count``: of the rank's pool with the most.
-        ``missing``: a sentence for each part of the newest snapshots whose pool is not in the folder.
+        ``missing``: a sentence for each part of the newest snapshots whose pool is not in the folder. Files that can't
+        be read as pools are left out; `verify` names them.
         """
         info = super().info()
         info["ranks"] = {name: pool.info() for name, pool in self._ranks.all()}
@@ -177,6 +178,8 @@ class FolderStore(Store):
         if address is None:
             for name, pool in self._ranks.all():
                 _add(report, name, pool.verify(None, progress))
+            for name, failure in self._ranks.failures.items():
+                _add(report, name, _unreadable(failure))
         for snapshot in self._addressed(address):
             record, urls, found = snapshot._record_alone().record, set(), 0
             for rank, part in record.ranks.items():
@@ -298,6 +301,8 @@ class FolderStore(Store):
         if self._mode != "r" and (repair or not self._beside_ranks):
             return {os.path.basename(store.path): store for store in self._operations().stores(True)}
         stores = {name: Store(pool, os.path.join(self._path, name), "r") for name, pool in self._ranks.all()}
+        for failure in self._ranks.failures.values():
+            raise failure
         for store in stores.values():
             store._finalizer.detach()
         return stores
@@ -441,6 +446,13 @@ def _add(report: dict[str, Any], file: str, other: dict[str, Any]) -> None:
     for name in ("contents", "bytes_read", "damages", "unsupported"):
         report[name] += other[name]
     report["list"] += [{**damage, "what": f"{file}: {damage['what']}"} for damage in other["list"]]
+
+
+def _unreadable(failure: DamagedError) -> dict[str, Any]:
+    """Return the report of a file that can't be read as a pool."""
+    damage = {"what": str(failure), "shelf": "", "number": 0, "tensor": "", "first_byte": 0, "byte_count": 0}
+    damages = [{**damage, "is_unsupported": False}]
+    return {"contents": 0, "bytes_read": 0, "damages": 1, "unsupported": 0, "list": damages}
 
 
 def _sources_of(sources: Iterable[str], file: str) -> list[str]:
@@ -590,6 +602,7 @@ class FolderShelf(Shelf):
         kept, others = policy_words(words)
         if others:
             name = self._name
+            check_policy(self._store._pool, name, words)
             self._store._operations().each(lambda store: setattr(store.shelf(name, create=True), "policy", others))
         if kept:
             Shelf.policy.fset(self, kept)  # type: ignore[attr-defined]
