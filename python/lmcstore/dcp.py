@@ -271,8 +271,12 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         record = _record(metadata, results)
         record.save_id = self.save_id
         self._records.commit(record, self._step, self._tags, self._metrics)
-        if self._rank in record.ranks:
-            self._writer().commit(record.ranks[self._rank])
+        try:  # the snapshot exists all the same
+            if self._rank in record.ranks:
+                self._writer().commit(record.ranks[self._rank])
+            self._records.collect_others()
+        except Error as error:
+            log.warning("%s: the snapshot is saved, but: %s", self._path, error)
         metadata.storage_meta = self.storage_meta()
         metadata.version = _VERSION
 

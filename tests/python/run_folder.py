@@ -71,6 +71,7 @@ def save(
     """Save a snapshot of a run. `commits`: also the parts, which stay prepared else."""
     state = arrays(step) if state is None else state
     records = writing.Records(str(folder), SHELF)
+    records.settle_others(range(world))
     record = Record(world)
     pieces = {name: _pieces(name, array, world) for name, array in state.items()}
     writers = [writing.RankWriter(str(folder), rank) for rank in range(world)]
@@ -91,6 +92,7 @@ def save(
     for rank, writer in enumerate(writers):
         if commits:
             writer.commit(record.ranks[rank])
+    records.collect_others()
     return saved
 
 

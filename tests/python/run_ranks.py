@@ -241,7 +241,7 @@ def prune_beside(rank: int, world: int, folder: Path) -> list[list[int]]:
     return numbers
 
 
-def keep_budget(rank: int, world: int, folder: Path) -> list[list[int]]:
+def keep_budget(rank: int, world: int, folder: Path, steps: int = 5) -> list[list[int]]:
     """Save above a budget; return the numbers in each rank's pool after each save."""
     loop = Loop("", rank, world)
     numbers = []
@@ -252,7 +252,7 @@ def keep_budget(rank: int, world: int, folder: Path) -> list[list[int]]:
         except lmcstore.InvalidError as error:
             failure = str(error)
         assert "bogus" in failure and run.shelf.policy == policy
-        for step in range(run.resume(), 5):
+        for step in range(run.resume(), steps):
             run.save(step, wait=True)
             run._ranks.together(lambda: None)
             numbers.append([snapshot.number for snapshot in run._ranks._machine.writer.store["run"]])

@@ -15,6 +15,7 @@ import warnings
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lmcstore
@@ -187,6 +188,42 @@ def test_a_save_removes_parts_of_records_that_a_policy_has_removed(folder: Path)
         assert [snapshot.step for snapshot in run["run"]] == [6, 7] and not run.verify()["missing"]
     found = ranks.numbers_of(folder)
     assert found["rank-00000.pool"] == [5, 6, 7] and found["rank-00001.pool"][0] >= 5  # 5 goes with the next save
+    for step in (8, 9):
+        _save(folder, {"w": torch.ones(3)}, step=step)
+    assert ranks.numbers_of(folder)["rank-00001.pool"] == []  # of a rank that the job lacks
+
+
+def test_a_failure_after_the_record_fails_no_save(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*arguments: Any) -> Any:
+        raise lmcstore.FullError("no space")
+
+    commit = writing.RankWriter.commit
+
+    def commit_into_full_pool(rank: Any, part: Any) -> None:
+        rank._store = SimpleNamespace(_pool=SimpleNamespace(resolve=full))
+        commit(rank, part)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writing.RankWriter, "commit", commit_into_full_pool)
+        _save(folder, {"w": torch.ones(3)}, step=1)
+    assert f"{folder}: the snapshot is saved, but: no space" in caplog.text
+    StoreWriter(folder).close()
+    assert ranks.numbers_of(folder)["rank-00000.pool"] == [1]
+    with lmcstore.open(folder / "rank-00005.pool", "x"):
+        pass
+    settle = writing.settle
+
+    def fail(pool: Any, *arguments: Any) -> None:
+        if "00005" in pool.info()["path"]:
+            full()
+        settle(pool, *arguments)
+
+    monkeypatch.setattr(writing, "settle", fail)
+    _save(folder, {"w": torch.ones(3)}, step=2)
+    assert f"{folder / 'rank-00005.pool'}: undecided and removed snapshots may be left: no space" in caplog.text
+    assert ranks.numbers_of(folder)["rank-00000.pool"] == [1, 2]
 
 
 def _save_killed(rank: int, world: int, folder: Path, killed: int, method: str) -> None:

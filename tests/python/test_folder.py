@@ -7,7 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import lmcstore
@@ -594,10 +594,10 @@ def test_options_of_open(run: Path) -> None:
 # Budgets
 
 
-def _save_random(folder: Path, steps: range) -> None:
+def _save_random(folder: Path, steps: Iterable[int], world: int = 3) -> None:
     for step in steps:
         array = np.random.default_rng(step).standard_normal((3, 50_000)).astype("f")
-        run_folder.save(folder, step, {"a": array}, metrics={"loss": 1.0})
+        run_folder.save(folder, step, {"a": array}, world=world, metrics={"loss": 1.0})
 
 
 def _bytes(store: lmcstore.Store) -> int:
@@ -634,6 +634,36 @@ def test_a_save_keeps_the_budget_of_all_pools(place: Path) -> None:
         store.compact()
         assert [one.number for one in store["run"]] == [2, 39, 40]
     assert set(map(tuple, numbers(folder).values())) == {(2, 39, 40)}
+
+
+def test_a_smaller_job_frees_the_pools_of_the_ranks_that_are_gone(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = place / "run"
+    _save_random(folder, range(1, 4))
+    run_folder.close(folder)
+    junk = folder / "rank-00007.pool"
+    junk.write_bytes(b"junk" * 5000)
+    with lmcstore.open(folder, mode="r+") as store:
+        empty = _bytes(store)
+        store["run"].policy = "keep=last:2 budget=1K grace=none"
+    with lmcstore.open(folder / RANKS[1], mode="r") as store:
+        full = store.info()["live_bytes"]
+    _save_random(folder, [4], 1)
+    assert numbers(folder)[RANKS[1]] == numbers(folder)[RANKS[2]] == [3]
+    _save_random(folder, [5], 1)
+    assert numbers(folder)[RANKS[1]] == numbers(folder)[RANKS[2]] == []
+    run_folder.close(folder)
+    junk.unlink()
+    with lmcstore.open(folder, mode="r+") as store:
+        assert store.info()["ranks"][RANKS[1]]["live_bytes"] < full / 2 and _bytes(store) < empty
+        store["run"].policy = f"budget={_bytes(store) * 2}"
+    with lmcstore.open(folder / RANKS[2], mode="r+") as store:
+        store["run"].snapshot({"of another run": np.ones(1_000_000)})
+    _save_random(folder, [6, 7], 1)
+    assert numbers(folder)[RANKS[0]] == [4, 5, 6, 7]  # no removal would free the bytes of a snapshot without a record
+    assert len(numbers(folder)[RANKS[2]]) == 1
+    assert "junk" not in caplog.text and str(junk) in caplog.text
 
 
 def test_a_file_that_is_no_pool_stands_in_the_way_of_nothing(

@@ -164,6 +164,8 @@ def test_rank_0_keeps_the_budget_of_the_run(folder: Path) -> None:
     with lmcstore.open(folder) as run:
         assert [snapshot.step for snapshot in run["run"]] == [3, 4]
         assert not run.verify()["missing"]
+    ranks.run(1, run_ranks.keep_budget, folder, 8)
+    assert ranks.numbers_of(folder)["rank-00001.pool"] == []  # of a rank that the job lacks
 
 
 def test_operations_of_a_folder(folder: Path) -> None:

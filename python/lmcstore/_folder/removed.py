@@ -3,8 +3,9 @@
 
 Records are removed first, by the policy or by a user, and leave gaps in the numbers. A part without a record is
 removed, too, if this machine's records have one of a later part (a copy that lags lacks the newest records only), and
-as many gaps as there are such parts (records of another run have none of them). A record that can't be read may name
-any part between those of its neighbours, so these stay.
+as many gaps as there are such parts (records of another run have none of them). A part whose record was read before,
+and is gone since, is removed in any case: no later one may come, as in the pools of ranks that a job lacks. A record
+that can't be read may name any part between those of its neighbours, so these stay.
 """
 
 from __future__ import annotations
@@ -30,15 +31,22 @@ class Removed:
         self.own = own
         self._shelf = shelf
         self._recorded: dict[int, bytes | None] = {}
+        self._gone: set[bytes] = set()
+        """The groups of parts whose records were there at an earlier look."""
         self._unreadable: set[int] = set()
         self._parts: dict[int, bytes] = {}
+        self.is_named = True
+        """Whether a record had a part of the pool at the last look."""
         self._usual: int | None = 0
         """How many more records than parts there are, if each part has a record. None: some have none."""
 
-    def collect(self) -> None:
-        """Remove parts, if the numbers of records and parts do not fit together."""
+    def collect(self, is_of_job: bool = True) -> None:
+        """Remove parts, if the numbers of records and parts do not fit together, or the pool gets no new parts."""
         records, own = self._records()[self._shelf], self.own[self._shelf]
-        if len(records) - len(own) == self._usual:
+        if is_of_job and len(records) - len(own) == self._usual:
+            return
+        if not is_of_job and not len(own):
+            self.is_named = False
             return
         parts = self._own_parts(own)  # before the records: a part is committed after its record
         kept = self._kept(records, set(parts.values()))
@@ -49,11 +57,15 @@ class Removed:
             for number, group in parts.items()
             if group != _NO_GROUP and group not in kept and number not in doubtful
         ]
-        removed = [number for number in orphans if number < newest]
+        removed = [number for number in orphans if parts[number] in self._gone]
+        others = [number for number in orphans if parts[number] not in self._gone and number < newest]
         known = self._recorded.keys() | self._unreadable
-        if len(removed) > max(known, default=0) - len(known):
-            log.warning("%s: %d snapshots of %r have no record; they are left", own.store.path, len(removed), own.name)
-            orphans = removed = []
+        if len(others) > max(known, default=0) - len(known):
+            log.warning("%s: %d snapshots of %r have no record; they are left", own.store.path, len(others), own.name)
+            orphans = removed
+        else:
+            removed += others
+        self.is_named = bool(kept)
         for number in removed:
             try:
                 self.own._pool.remove(self._shelf, number)
@@ -81,8 +93,11 @@ class Removed:
             self._recorded[number] = next(
                 (part.group for part in parts if part.pool == pool or part.group in own), None
             )
+        before = {group for group in self._recorded.values() if group is not None}
         self._recorded = {number: self._recorded[number] for number in numbers if number in self._recorded}
-        return {group for group in self._recorded.values() if group is not None}
+        kept = {group for group in self._recorded.values() if group is not None}
+        self._gone = self._gone.union(before).intersection(own) - kept
+        return kept
 
     def _doubtful(self, parts: dict[int, bytes]) -> set[int]:
         """Return the parts that unreadable records may name. Numbers of records and of parts ascend together."""

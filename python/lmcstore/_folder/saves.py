@@ -155,6 +155,8 @@ class Saves:
             if saving.part is not None and saving.taken is not None and not answer["in doubt"]:
                 self._machine.writer.resolve(saving.part, answer["number"] > 0)
             self._collect()
+            if self._machine.records is not None:
+                self._machine.records.collect_others()
         except ChannelError as error:
             if saving.number:  # on the coordinator
                 log.error("%s: step %d is the last that is saved: %s", self._machine.folder, saving.step, error)

@@ -123,8 +123,9 @@ class _Open:
                 if folder is None or os.path.dirname(path) == folder:
                     if writes:
                         self._unmark(path)
-                    self.removed = {key: one for key, one in self.removed.items() if key[0] != path}
                     self.stores.pop((path, writes))[0].close()
+            for key in [key for key in self.removed if folder is None or os.path.dirname(key[0]) == folder]:
+                del self.removed[key]
 
 
 def _apart(function: Callable[..., T], *arguments: Any) -> T:
@@ -200,6 +201,7 @@ class Records:
             os.makedirs(folder, exist_ok=True)
         self._folder = folder
         self._shelf = shelf
+        self._ranks: Container[int] | None = None
         self._store = _open.store(path, True, is_new)
         _open.mark(path)
         with _open.lock:
@@ -216,23 +218,55 @@ class Records:
         return newest_record(self._store[self._shelf])
 
     def settle_others(self, ranks: Container[int]) -> None:
-        """Settle the pools of others than some ranks, unless another process writes them."""
-        for name in rank_files(self._folder):
-            digits = name.removeprefix("rank-").removesuffix(".pool")
-            if digits.isdigit() and int(digits) in ranks:
-                continue
-            path = os.path.join(self._folder, name)
-            try:
-                pool = _core.open(path, _core.OPEN_WRITE, 0, 0, 1, _core.NO_BACKGROUND)
-            except InUseError:
-                continue
-            except Error as error:
-                log.warning("%s: undecided snapshots may be left: %s", path, error)
-                continue
-            try:
-                settle(pool, self._shelf, self._store)
-            finally:
-                pool.close()
+        """Settle the pools of others than some ranks, unless another process writes them; remove parts there, too."""
+        self._ranks = ranks
+        for path in self._others():
+            self._settle_other(path)
+
+    def collect_others(self) -> None:
+        """Remove parts whose records were removed from the pools of ranks that have no part in the saves."""
+        for path in self._others():
+            if self._is_named(path):
+                self._settle_other(path, logging.DEBUG)
+
+    def _others(self) -> list[str]:
+        """List the pools of others than the ranks that save; none before `settle_others`."""
+        if self._ranks is None:
+            return []
+        digits = {name: name.removeprefix("rank-").removesuffix(".pool") for name in rank_files(self._folder)}
+        others = [name for name, one in digits.items() if not (one.isdigit() and int(one) in self._ranks)]
+        return [os.path.join(self._folder, name) for name in others]
+
+    def _is_named(self, path: str) -> bool:
+        """Whether a record may have a part in a pool of others, by the last look."""
+        removed = _open.removed.get((path, self._shelf))
+        return removed is None or removed.is_named
+
+    def _current(self) -> Store:
+        return _open.store(os.path.join(self._folder, RECORDS), True)
+
+    def _settle_other(self, path: str, level: int = logging.WARNING) -> None:
+        try:
+            pool = _core.open(path, _core.OPEN_WRITE, 0, 0, 1, _core.NO_BACKGROUND)
+        except InUseError:
+            return
+        except Error as error:
+            log.log(level, "%s: undecided and removed snapshots may be left: %s", path, error)
+            return
+        store = Store(pool, path, "r+")
+        try:
+            settle(pool, self._shelf, self._store)
+            if self._shelf in store and self._shelf in self._store:
+                with _open.lock:
+                    removed = _open.removed.get((path, self._shelf))
+                    if removed is None or removed.own._uuid != store._uuid:
+                        removed = _open.removed[path, self._shelf] = Removed(self._current, store, self._shelf)
+                    removed.own = store
+                    removed.collect(is_of_job=False)
+        except Error as error:
+            log.log(level, "%s: undecided and removed snapshots may be left: %s", path, error)
+        finally:
+            store.close()
 
     def commit(
         self,
@@ -259,8 +293,17 @@ class Records:
         """Remove some records if the pools of the folder exceed the budget; their parts go after the save."""
         if not has_budget(self._store._pool, self._shelf):
             return
-        pools = (_open.store(os.path.join(self._folder, name), False)._pool for name in rank_files(self._folder))
-        removed = self._store._pool.prune_budget(self._shelf, budget_bytes(pools))
+        others = self._others()
+        used: list[_core.Pool] = []
+        unused: list[_core.Pool] = []
+        for path in (os.path.join(self._folder, name) for name in rank_files(self._folder)):
+            if path in others and not self._is_named(path):
+                continue  # no removal frees bytes there
+            try:
+                (unused if path in others else used).append(_open.store(path, False)._pool)
+            except Error as error:
+                log.debug("%s: it does not count for the budget: %s", path, error)
+        removed = self._store._pool.prune_budget(self._shelf, budget_bytes(used, unused))
         if removed:
             log.info("%s: %d snapshots are removed for the budget", self._folder, removed)
 
@@ -357,9 +400,9 @@ class RankWriter:
 
     def commit(self, part: Part) -> None:
         """Commit the prepared snapshot, whose record is durable."""
+        self._store._pool.resolve(part.group, True)
         with _open.lock:
             _open.prepared.pop(self._path, None)
-        self._store._pool.resolve(part.group, True)
 
     def resolve(self, part: Part, commit: bool) -> None:
         """Commit or drop one of several prepared snapshots."""
@@ -400,10 +443,12 @@ def has_budget(records: _core.Pool, shelf: str) -> bool:
     return " budget=" in records.shelf_info(shelf)["policy"]
 
 
-def budget_bytes(pools: Iterable[_core.Pool]) -> int:
-    """Return the bytes that the ranks' pools will have after the next snapshot."""
+def budget_bytes(pools: Iterable[_core.Pool], unused: Iterable[_core.Pool] = ()) -> int:
+    """Return the bytes that the ranks' pools will have after the next snapshot, of which `unused` get no part."""
     infos = (pool.info() for pool in pools)
-    return sum(info["live_bytes"] + info["last_snapshot_bytes"] for info in infos)
+    total: int = sum(info["live_bytes"] + info["last_snapshot_bytes"] for info in infos)
+    total += sum(pool.info()["live_bytes"] for pool in unused)
+    return total
 
 
 def newest_record(records: Shelf) -> Record | None:
