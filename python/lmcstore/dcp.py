@@ -159,7 +159,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         self._pool_options = pool_options_of(pool_options)
         self._overwrite = overwrite
         self.save_id = str(uuid.uuid4())
-        self._rank = 0
+        self._rank = -1
         self._records: writing.Records | None = None
 
     @property
@@ -190,7 +190,12 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         if self._staging is not None:
             self._staging.wait()
         self._staging = Staging(self._lazy)
-        return self._staging.take(state_dict, self._copy)
+        try:
+            return self._staging.take(state_dict, self._copy)
+        except BaseException:  # no save begins, for which the next one would wait
+            self._staging.end()
+            self._staging = None
+            raise
 
     def _copy(self, state: dict[str, Any]) -> dict[str, Any]:
         if self.cache_staged_state_dict:
@@ -203,7 +208,8 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
             self._staging = None
         if not kwargs.get("use_collectives", True) and dist.is_initialized() and dist.get_world_size() > 1:
             raise UnsupportedError("several ranks need use_collectives=True: their parts are one snapshot")
-        self._rank = kwargs.get("rank") or 0
+        rank = kwargs.get("rank")
+        self._rank = -1 if rank is None else rank
         if is_coordinator:
             self._records = writing.Records(self._path, self._shelf)
             if not self._overwrite and len(self._records.store[self._shelf]):
@@ -217,14 +223,16 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Settle the pools of ranks that take no part in this save; return the plans as they are."""
+        """Settle the pools of ranks that take no part in this save; return the plans with the ranks' numbers."""
         assert self._records is not None
         self._records.settle_others(range(len(plans)))
-        return plans
+        return [dataclasses.replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Store this rank's part durably; raises if that fails."""
         staging, self._staging = self._staging, None
+        if self._rank < 0:  # older versions of torch do not say it before
+            self._rank = plan.storage_data
         try:
             return self._written(plan, planner, None if staging is None else staging.copied)
         finally:

@@ -193,6 +193,23 @@ def test_a_save_removes_parts_of_records_that_a_policy_has_removed(folder: Path)
     assert ranks.numbers_of(folder)["rank-00001.pool"] == []  # of a rank that the job lacks
 
 
+class _OlderWriter(StoreWriter):
+    """Gets what older versions of torch pass."""
+
+    def set_up_storage_writer(self, is_coordinator: bool) -> None:  # type: ignore[override]
+        super().set_up_storage_writer(is_coordinator)
+
+
+def _save_older(rank: int, world: int, folder: Path) -> None:
+    dcp.save(ranks.state_of(world, 1), storage_writer=_OlderWriter(folder, step=1))
+    _load_all(rank, world, folder, 1)
+
+
+def test_the_coordinator_says_which_rank_is_which(folder: Path) -> None:
+    ranks.run(2, _save_older, folder)
+    assert ranks.numbers_of(folder) == {"rank-00000.pool": [1], "rank-00001.pool": [1], "records.pool": [1]}
+
+
 def test_a_failure_after_the_record_fails_no_save(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -306,6 +306,23 @@ def test_a_save_that_fails_early_holds_no_step_up(folder: Path, method: str, mon
     same(_read(folder), model.copy())
 
 
+class _NoCopy:
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise ValueError("no copy")
+
+
+def test_a_copy_that_fails_holds_no_save_up(folder: Path) -> None:
+    model = _Model()
+    writer = StoreWriter(folder, lazy=model.optimizer)
+    with pytest.raises(ValueError, match="no copy"):
+        dcp.async_save({**model.state(), "no copy": _NoCopy()}, storage_writer=writer)
+    begin = time.monotonic()
+    future: Any = dcp.async_save(model.state(), storage_writer=writer)
+    model.step()
+    future.result()
+    assert time.monotonic() - begin < staging._BEGIN_SECONDS / 2
+
+
 def test_a_save_that_was_given_up_does_not_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "_BEGIN_SECONDS", 0.1)
     model = _Model()
