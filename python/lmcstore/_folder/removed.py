@@ -16,7 +16,7 @@ from collections.abc import Callable
 from ..errors import DamagedError, Error, NotFoundError, UnsupportedError
 from ..shelf import Shelf
 from ..store import Store
-from .record import read_head
+from .record import Part, read_head
 
 log = logging.getLogger("lmcstore")
 
@@ -40,16 +40,19 @@ class Removed:
         self._usual: int | None = 0
         """How many more records than parts there are, if each part has a record. None: some have none."""
 
-    def collect(self, is_of_job: bool = True) -> None:
-        """Remove parts, if the numbers of records and parts do not fit together, or the pool gets no new parts."""
+    def collect(self, known: dict[int, list[Part]] | None = None) -> None:
+        """Remove parts, if the numbers of records and parts do not fit together.
+
+        `known`: the pool gets no new parts, and these records were read for others of the kind; more are added.
+        """
         records, own = self._records()[self._shelf], self.own[self._shelf]
-        if is_of_job and len(records) - len(own) == self._usual:
+        if known is None and len(records) - len(own) == self._usual:
             return
-        if not is_of_job and not len(own):
+        if known is not None and not len(own):
             self.is_named = False
             return
         parts = self._own_parts(own)  # before the records: a part is committed after its record
-        kept = self._kept(records, set(parts.values()))
+        kept = self._kept(records, set(parts.values()), {} if known is None else known)
         newest = max((number for number, group in parts.items() if group in kept), default=0)
         doubtful = self._doubtful(parts)
         orphans = [
@@ -59,8 +62,8 @@ class Removed:
         ]
         removed = [number for number in orphans if parts[number] in self._gone]
         others = [number for number in orphans if parts[number] not in self._gone and number < newest]
-        known = self._recorded.keys() | self._unreadable
-        if len(others) > max(known, default=0) - len(known):
+        seen = self._recorded.keys() | self._unreadable
+        if len(others) > max(seen, default=0) - len(seen):
             log.warning("%s: %d snapshots of %r have no record; they are left", own.store.path, len(others), own.name)
             orphans = removed
         else:
@@ -75,14 +78,15 @@ class Removed:
                 log.warning("%s: %s@%d is left, without its record: %s", own.store.path, own.name, number, error)
         self._usual = None if len(orphans) > len(removed) else len(self._recorded) - len(own)
 
-    def _kept(self, records: Shelf, own: set[bytes]) -> set[bytes]:
+    def _kept(self, records: Shelf, own: set[bytes], read: dict[int, list[Part]]) -> set[bytes]:
         """Return the groups of this pool that have a record. Those of a restored pool were saved by another uuid."""
         pool = self.own._uuid
         numbers = {snapshot.number for snapshot in records}
         known, self._unreadable = self._unreadable, set()
         for number in numbers - self._recorded.keys():
             try:
-                parts = read_head(records[number]._decode()).ranks.values()
+                if number not in read:
+                    read[number] = list(read_head(records[number]._decode()).ranks.values())
             except NotFoundError:
                 continue
             except (DamagedError, UnsupportedError) as error:
@@ -91,7 +95,7 @@ class Removed:
                     log.warning("%s: parts stay that %s@%d may name: %s", self.own.path, self._shelf, number, error)
                 continue
             self._recorded[number] = next(
-                (part.group for part in parts if part.pool == pool or part.group in own), None
+                (part.group for part in read[number] if part.pool == pool or part.group in own), None
             )
         before = {group for group in self._recorded.values() if group is not None}
         self._recorded = {number: self._recorded[number] for number in numbers if number in self._recorded}

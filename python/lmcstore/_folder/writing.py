@@ -220,14 +220,16 @@ class Records:
     def settle_others(self, ranks: Container[int]) -> None:
         """Settle the pools of others than some ranks, unless another process writes them; remove parts there, too."""
         self._ranks = ranks
+        known: dict[int, list[Part]] = {}
         for path in self._others():
-            self._settle_other(path)
+            self._settle_other(path, known)
 
     def collect_others(self) -> None:
         """Remove parts whose records were removed from the pools of ranks that have no part in the saves."""
+        known: dict[int, list[Part]] = {}
         for path in self._others():
             if self._is_named(path):
-                self._settle_other(path, logging.DEBUG)
+                self._settle_other(path, known, logging.DEBUG)
 
     def _others(self) -> list[str]:
         """List the pools of others than the ranks that save; none before `settle_others`."""
@@ -245,7 +247,7 @@ class Records:
     def _current(self) -> Store:
         return _open.store(os.path.join(self._folder, RECORDS), True)
 
-    def _settle_other(self, path: str, level: int = logging.WARNING) -> None:
+    def _settle_other(self, path: str, known: dict[int, list[Part]], level: int = logging.WARNING) -> None:
         try:
             pool = _core.open(path, _core.OPEN_WRITE, 0, 0, 1, _core.NO_BACKGROUND)
         except InUseError:
@@ -262,7 +264,7 @@ class Records:
                     if removed is None or removed.own._uuid != store._uuid:
                         removed = _open.removed[path, self._shelf] = Removed(self._current, store, self._shelf)
                     removed.own = store
-                    removed.collect(is_of_job=False)
+                    removed.collect(known)
         except Error as error:
             log.log(level, "%s: undecided and removed snapshots may be left: %s", path, error)
         finally:
