@@ -239,8 +239,7 @@ static void an_index_of_shared_pages(void **state)
 
 static int open_to_write(void *path)
 {
-    struct lmcs_pool *pool;
-    FAILS(LMCS_DAMAGED, lmcs_pool_open(path, LMCS_OPEN_WRITE, NULL, &pool, &err));
+    close_pool(open_quiet(path)); /* the shelf stays: nothing of it is freed */
     return 0;
 }
 

@@ -118,10 +118,7 @@ class Shelf:
         timeout: float | None = None,
         declared: bool = False,
     ) -> Transaction:
-        """Begin a transaction of all live variables, or of some: see `Live.transaction`.
-
-        No thread may store to arrays or tensors of its variables during its begin, commit or abort.
-        """
+        """Begin a transaction of all live variables, or of some: see `Live.transaction`, also about other threads."""
         return self.live.transaction(variables, limit=limit, timeout=timeout, declared=declared)
 
     # Writing
