@@ -122,7 +122,7 @@ static void raw_where_a_frame_saves_nothing(void **state)
     free(none);
 }
 
-/* What rests on a damaged link is lost until its parameter gets a keyframe, although nobody knows of the damage. */
+/* A state on a damaged link is lost until its parameter gets a keyframe, also while the damage is unknown. */
 static void keyframes_end_damage(void **state)
 {
     struct place *place = *state;
@@ -254,7 +254,7 @@ static void full_pools(void **state)
     run_end(&run);
 }
 
-/* The background compacts beside captures; what they wrote stays. */
+/* The background compacts beside captures; their contents stay. */
 static void beside_the_background(void **state)
 {
     struct place *place = *state;

@@ -164,7 +164,7 @@ static void a_compaction_gives_it_back(void **state)
     close_pool(pool);
 }
 
-/* At most half of what is free is taken. */
+/* At most half of the free space is taken. */
 static void the_limit_and_the_disk_are_kept(void **state)
 {
     struct place *place = *state;
@@ -262,7 +262,7 @@ static void a_kill_while_preparing_loses_nothing(void **state)
     }
 }
 
-/* Waits until the background has prepared what is expected. */
+/* Waits until the background has prepared the expected space. */
 static void wait_prepared(struct lmcs_pool *pool)
 {
     for (int i = 0; i < 60000; i++) {

@@ -68,7 +68,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     A written file is in memory until it is closed. ``close`` stores it durably and completely, or not at all and raises
     an error. An exception in a ``with`` block discards it, if `open` of the file system has opened it: `fsspec.open`
-    calls ``close`` then, which stores what was written. ``rm`` and ``mv`` are durable when they return, also those of
+    calls ``close`` then, which stores the written bytes. ``rm`` and ``mv`` are durable when they return, also those of
     whole directories; a reader sees all of it, or nothing.
 
     The first file or directory creates the pool, with a `CreationWarning`.
@@ -448,7 +448,7 @@ class _Files:
     # Writing
 
     def move(self, old: str, new: str | None) -> None:
-        """Move a file or directory over what is there, or remove it. It is done once `_MOVE` is durable."""
+        """Move a file or directory over an existing one, or remove it. It is done once `_MOVE` is durable."""
         self._put(_MOVE, json.dumps({"move": (old, new)}))
         self.end_move()
 
@@ -488,7 +488,7 @@ class _Files:
                 _fail(errno.ENOTDIR, path)
 
     def put(self, inner: str, file: int) -> None:
-        """Store the bytes of a descriptor durably in place of what the file has."""
+        """Replace the content of a file durably by the bytes of a descriptor."""
         size = os.fstat(file).st_size
 
         def fill(capture: _core.Capture) -> None:
@@ -502,7 +502,7 @@ class _Files:
         self._put(_shelf(inner), None, fill)
 
     def _put(self, shelf: str, meta: str | None, fill: Callable[[_core.Capture], None] = lambda _: None) -> None:
-        """Store a snapshot durably, and remove what the shelf had."""
+        """Store a snapshot durably, and remove the earlier ones of the shelf."""
         capture = self.pool.begin(shelf)
         try:
             fill(capture)

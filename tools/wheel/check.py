@@ -42,7 +42,7 @@ BEST = {
 
 
 class Refused(Exception):
-    """What is wrong with the wheel."""
+    """A fault of the wheel."""
 
 
 def check(right: bool, wrong: str) -> None:
@@ -59,7 +59,7 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
 
 
 def check_symbols(name: str, elf: ELFFile) -> None:
-    """Check what the module defines for others, and what it wants of Python."""
+    """Check the symbols that the module defines and those that it needs from Python."""
     symbols = [each for each in elf.get_section_by_name(".dynsym").iter_symbols() if each.name]
     defined = {each.name for each in symbols if each["st_shndx"] != "SHN_UNDEF"}
     check(defined == {"PyInit__core"}, f"{name} exports {', '.join(sorted(defined))}")
@@ -69,7 +69,7 @@ def check_symbols(name: str, elf: ELFFile) -> None:
 
 
 def check_program(name: str, data: bytes, machine: str) -> None:
-    """Check what one ELF file needs, exports and contains."""
+    """Check the needs, exports and contents of one ELF file."""
     elf = ELFFile(io.BytesIO(data))
     needed = {tag.needed for tag in elf.get_section_by_name(".dynamic").iter_tags() if tag.entry.d_tag == "DT_NEEDED"}
     others = needed - OF_GLIBC - {LOADERS[machine]}
