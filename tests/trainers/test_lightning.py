@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
@@ -457,6 +458,74 @@ def test_a_failure_in_the_background_is_raised_once(next_call: str) -> None:
     assert find("b.ckpt").step == 3
 
 
+@pytest.mark.parametrize("removes", [False, True])
+def test_a_checkpoint_stays_if_the_next_one_is_not_saved(monkeypatch: pytest.MonkeyPatch, removes: bool) -> None:
+    plugin, write, gate = StoreCheckpointIO("run.pool", removes=removes, wait=False), stubs.write, threading.Event()
+    plugin.save_checkpoint({"global_step": 1}, "1.ckpt")
+
+    def fails(stub: Any, path: str) -> None:
+        if not stub.pending:
+            gate.wait(60)
+            raise OSError("no space")
+        write(stub, path)
+
+    monkeypatch.setattr(stubs, "write", fails)
+    plugin.save_checkpoint({"global_step": 2}, "2.ckpt")
+    plugin.remove_checkpoint("1.ckpt")
+    gate.set()
+    with pytest.raises(OSError, match="no space"):
+        plugin.teardown()
+    assert load("1.ckpt") == {"global_step": 1} and find("1.ckpt").tags == ["checkpoint-1"]
+    assert load("2.ckpt") == {"global_step": 2}
+    monkeypatch.setattr(stubs, "write", write)
+    plugin.save_checkpoint({"global_step": 3}, "2.ckpt")  # lets go of the one that the pending stub named
+    plugin.teardown()
+    with lmcstore.open("run.pool", "r") as store:
+        assert sorted(store["run"].tags) == ["checkpoint-1", "checkpoint-2.2"]
+
+
+def test_a_job_that_dies_before_a_stub_is_written(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    finish = StoreCheckpointIO._finish
+    caplog.set_level("INFO", "lmcstore")
+
+    def dies(self: Any, snapshot: Any, *rest: Any) -> None:
+        if snapshot.step == 4:
+            raise OSError("dead")
+        finish(self, snapshot, *rest)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="dead"):
+        patched.setattr(StoreCheckpointIO, "_finish", dies)
+        fit(StoreCheckpointIO("run.pool", wait=False), 4, save_last="link", save_top_k=-1)
+    stub = stubs.read("checkpoints/last.ckpt")
+    assert stub is not None and stub.pending
+    fit(StoreCheckpointIO("run.pool", wait=False), 5, "last", save_last="link", save_top_k=-1)
+    assert "loaded the checkpoint of step 4 from run@4" in caplog.text
+    lost = stub._replace(snapshot=99, step=99, time_ns=time.time_ns())  # as if that had not been durable
+    stubs.write(lost, "lost.ckpt")
+    with pytest.raises(lmcstore.NotFoundError, match=r"lost\.ckpt names run@99 .* is not durable yet, or its"):
+        load("lost.ckpt")
+    assert fit(StoreCheckpointIO("run.pool"), 6, "lost.ckpt").global_step == 6
+    assert re.search(r"lost\.ckpt names the snapshot of step 99.* run@5 of step 5, the newest before it", caplog.text)
+    plugin = StoreCheckpointIO("run.pool", wait=False)
+    plugin.remove_checkpoint("lost.ckpt")
+    plugin.teardown()
+    stubs.write(lost._replace(snapshot=4), "lost.ckpt")  # another has its number now
+    assert plugin.load_checkpoint("lost.ckpt")["global_step"] == 3
+    plugin.teardown()
+
+
+def test_names_of_checkpoints_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish, wait, gate = StoreCheckpointIO._finish, StoreCheckpointIO.wait, threading.Event()
+    monkeypatch.setattr(StoreCheckpointIO, "_finish", lambda *given: (gate.wait(60), finish(*given)))
+    monkeypatch.setattr(StoreCheckpointIO, "wait", lambda self: (gate.set(), wait(self), gate.clear()))
+    plugin = StoreCheckpointIO("run.pool", removes=True, wait=False)
+    trainer = fit(plugin, 6, filename="best", save_top_k=3, save_last=False)
+    callback: Any = trainer.checkpoint_callback
+    kept = {os.path.abspath(path): loss.item() for path, loss in callback.best_k_models.items()}
+    assert {os.path.abspath(path) for path in Path("checkpoints").iterdir()} == kept.keys()
+    assert len(kept) == 3 and {path: find(path).metrics["loss"] for path in kept} == pytest.approx(kept)
+
+
 def test_a_full_pool_reaches_the_user() -> None:
     with lmcstore.open("run.pool", "x", size="16MiB"):
         pass
@@ -677,7 +746,8 @@ def test_the_example_is_killed_many_times(background: bool) -> None:
     for step in (1, 2, 20, 49, 50, 51, 90, 130):
         kill_after(step, EXAMPLE, "twice", "--steps", 150, *options)
         for path in Path("twice/checkpoints").glob("*.ckpt"):
-            assert load(path)["global_step"] == find(path).step
+            stub, step = stubs.read(str(path)), StoreCheckpointIO("none.pool").load_checkpoint(path)["global_step"]
+            assert stub is not None and (stub.step == step or (stub.pending and stub.step > step))
     assert result(run(EXAMPLE, "twice", "--steps", 150, *options)) == expected
 
 

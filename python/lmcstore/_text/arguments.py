@@ -10,7 +10,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import InvalidError, NotFoundError, UnsupportedError
@@ -22,6 +22,7 @@ _SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,20}))?\s*([a-z]*)\s*", re.ASCII)
 _MAX_SIZE = 2**63 - 1
 _VOWEL = re.compile("[aeioAEIO]|[FHLMNRSX][A-Z]|nd")
 _MAX_DESCRIPTOR = 2**31 - 1
+_NO_TAG = str.maketrans(dict.fromkeys("@~:{}", "_"))
 
 
 def parse_size(size: int | str) -> int:
@@ -190,6 +191,19 @@ def tag_names(tags: Iterable[str] | str | None) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise UnsupportedError(f"tags must be str, not {name!r}")
     return names
+
+
+def free_tag(shelf: Container[str], path: str, taken: Collection[str] = ()) -> str:
+    """Return a tag like the name of a file or folder, which no snapshot has."""
+    stem = os.path.splitext(os.path.basename(path))[0].translate(_NO_TAG).replace("..", "_")
+    stem = "".join(one if one.isprintable() else "_" for one in stem)[:200] or "checkpoint"
+    if stem.isdigit() or stem == "latest":
+        stem = f"checkpoint-{stem}"
+    tag, count = stem, 1
+    while tag in taken or tag in shelf:
+        count += 1
+        tag = f"{stem}.{count}"
+    return tag
 
 
 def metric_lists(metrics: Mapping[str, float] | None) -> tuple[tuple[str, ...], tuple[float, ...]]:

@@ -12,14 +12,14 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from .._folder.store import FolderSnapshot
-from .._text.arguments import a_kind, absolute, file_path, int64
+from .._text.arguments import a_kind, absolute, file_path, free_tag, int64
 from ..errors import Error, InvalidError, NotFoundError, UnsupportedError
 from ..opening import open as open_store
 from ..shelf import Shelf
@@ -39,7 +39,6 @@ FABRIC_REST = "fabric"
 """The same of a program with Fabric."""
 _NOT_ITS = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 """Errors of reading the state of a callback that is no ModelCheckpoint."""
-_NO_TAG = str.maketrans(dict.fromkeys("@~:{}", "_"))
 
 
 class StoreCheckpointIO:
@@ -70,7 +69,10 @@ class StoreCheckpointIO:
         loses the tag that has protected it from the shelf's policy. True: it is removed, unless it has other tags.
     wait
         False: a save returns when the state is copied. The snapshot becomes durable, and the stub is written, in the
-        background. Removals wait for that. A failure is raised by the next save, load or removal, or by `teardown`.
+        background. Removals wait for that, and are left out if it fails. A failure is raised by the next save, load or
+        removal, or by `teardown`. Until then a new path has a stub that is marked as pending, since Lightning links the
+        path and looks for free names at once. If the program ends before the snapshot is durable, `load_checkpoint`
+        loads the newest one before it, with a warning; so that there is one, the first save waits.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class StoreCheckpointIO:
         self._wait = wait
         self._parent: Stub | None = None  # loaded, but not continued yet
         self._chosen: tuple[int | None, dict[str, float]] = None, {}  # a step, and its metrics
+        self._has_saved = False  # since the pool was opened, or a checkpoint was loaded
         self._pending: list[Future[None]] = []
         self._tags: set[str] = set()  # of pending saves
         self._executor: ThreadPoolExecutor | None = None
@@ -146,9 +149,14 @@ class StoreCheckpointIO:
             self._parent = None
             if self._wait:
                 self._finish(snapshot, place, tag)
-            else:
-                self._tags.add(tag)
-                self._later(lambda: self._finish(snapshot.wait(), place, tag))
+                return
+            is_new = not os.path.exists(place)
+            if is_new and self._has_saved:
+                stubs.write(stubs.stub_of(snapshot, place, tag, pending=True), place)
+            self._tags.add(tag)
+            self._later(lambda: self._finish(snapshot.wait(), place, tag))
+            if is_new and not self._has_saved:
+                self.wait()
 
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None
@@ -169,7 +177,7 @@ class StoreCheckpointIO:
         FileNotFoundError
             There is no such file.
         NotFoundError
-            The pool or the snapshot is not there.
+            The pool or the snapshot is not there (but see ``wait``).
         DamagedError
             The stub or the snapshot is damaged.
         UnsupportedError
@@ -187,8 +195,9 @@ class StoreCheckpointIO:
             if store is None:
                 store, closes = open_of(stub, place, self._path), True
             try:
-                made = _load(stub.of(store, place), map_location, weights_only)
-                self._parent = stub
+                found = stub.to_continue(store, place)
+                made = _load(found, map_location, weights_only)
+                self._parent, self._has_saved = stubs.stub_of(found, place, ""), False
                 return made
             finally:
                 if closes:
@@ -204,7 +213,8 @@ class StoreCheckpointIO:
             if self._wait or not self._pending:
                 self._remove(os.fspath(path))
             else:
-                self._later(lambda: self._remove(os.fspath(path)))
+                earlier = [*self._pending]
+                self._later(lambda: self._remove_after(earlier, os.fspath(path)))
 
     def wait(self) -> None:
         """Wait for the saves under way; raises the first failure, once."""
@@ -224,6 +234,7 @@ class StoreCheckpointIO:
                 if self._owns and self._store is not None:
                     self._store.close()
                     self._store = None
+                self._has_saved = False
 
     # Writing
 
@@ -253,10 +264,18 @@ class StoreCheckpointIO:
     def _finish(self, snapshot: Snapshot, path: str, tag: str) -> None:
         """Write the stub of a durable snapshot, and let go of the one that it replaces."""
         old = None if os.path.islink(path) else stubs.read_if_stub(path)
-        stubs.write(stubs.stub_of(snapshot, path, tag), path)
+        stub = stubs.stub_of(snapshot, path, tag)
+        stubs.write(stub, path)
         self._tags.discard(tag)
-        if old is not None:
+        self._has_saved = True
+        if old is not None and old._replace(pending=False) != stub:
             self._release(old)
+
+    def _remove_after(self, earlier: list[Future[None]], path: str) -> None:
+        if any(one.exception() is not None for one in earlier):
+            logger.error("%s stays: a checkpoint that was to be saved before its removal was not saved", path)
+        else:
+            self._remove(path)
 
     def _remove(self, path: str) -> None:
         if "://" in path or (os.path.isdir(path) and not os.path.islink(path)):
@@ -310,19 +329,6 @@ class StoreCheckpointIO:
 
     def __repr__(self) -> str:
         return f"<lmcstore.lightning.StoreCheckpointIO {self._shelf!r} in {self._path}>"
-
-
-def free_tag(shelf: Container[str], path: str, taken: Collection[str] = ()) -> str:
-    """Return a tag like the name of a stub that no snapshot has."""
-    stem = os.path.splitext(os.path.basename(path))[0].translate(_NO_TAG).replace("..", "_")
-    stem = "".join(one if one.isprintable() else "_" for one in stem)[:200] or "checkpoint"
-    if stem.isdigit() or stem == "latest":
-        stem = f"checkpoint-{stem}"
-    tag, count = stem, 1
-    while tag in taken or tag in shelf:
-        count += 1
-        tag = f"{stem}.{count}"
-    return tag
 
 
 def open_of(stub: Stub, path: str, own: str) -> Store:

@@ -21,14 +21,14 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from .._text.arguments import a_kind
+from .._text.arguments import a_kind, free_tag
 from ..dcp import StoreReader, StoreWriter
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from ..opening import open as open_store
 from ..replicated import _raise, _told, of_all
 from . import stub as stubs
 from .pickled import Pickled, unpickled
-from .plugin import _local, _metrics_of, _options, _read, _step_of, free_tag, open_of, release
+from .plugin import _local, _metrics_of, _options, _read, _step_of, open_of, release
 
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import Any, NamedTuple
 
@@ -12,9 +13,12 @@ from ..opening import open as open_store
 from ..snapshot import Snapshot
 from ..store import Store
 
+logger = logging.getLogger("lmcstore")
+
 MAGIC = b"lmcstore checkpoint 1\n"
 """The first line. The rest is a JSON object."""
 _MOST_BYTES = 1 << 16
+_NEVER = "is not durable yet, or its program ended before it was"
 
 
 class Stub(NamedTuple):
@@ -33,6 +37,8 @@ class Stub(NamedTuple):
     step: int | None
     tag: str
     """The tag that protects the snapshot from the shelf's policy until the stub is removed."""
+    pending: bool = False
+    """Whether the stub was written before its snapshot was durable: then that may never have come to be."""
 
     @property
     def address(self) -> str:
@@ -45,16 +51,35 @@ class Stub(NamedTuple):
 
     def of(self, store: Store, path: str) -> Snapshot:
         """Return the snapshot. NotFoundError: it is gone, or another has its number."""
+        place = f"{path} names {self.address} in {store.path}"
         try:
             found = store[self.shelf][self.snapshot]
         except NotFoundError as error:
-            raise NotFoundError(f"{path} names {self.address} in {store.path}, which is not there: {error}") from None
+            if self.pending:
+                raise NotFoundError(f"{place}, which {_NEVER}: load another checkpoint") from None
+            raise NotFoundError(f"{place}, which is not there: {error}") from None
         if found._info["time_ns"] != self.time_ns or found.step != self.step:
+            if self.pending:
+                raise NotFoundError(f"{place}, but its own snapshot {_NEVER}: load another checkpoint")
             raise NotFoundError(
-                f"{path} names {self.address} in {store.path}, but that is another snapshot now: its shelf was removed "
-                "and made again, or the stub was changed"
+                f"{place}, but that is another snapshot now: its shelf was removed and made again, or the stub was "
+                "changed"
             )
         return found
+
+    def to_continue(self, store: Store, path: str) -> Snapshot:
+        """Return the snapshot, or the newest one before it if it never was durable. NotFoundError: as `of`."""
+        try:
+            return self.of(store, path)
+        except NotFoundError:
+            for one in reversed(store[self.shelf]) if self.pending else ():
+                if one.number < self.snapshot and one._info["time_ns"] < self.time_ns:
+                    logger.warning(
+                        "%s names the snapshot of step %s, which %s: %s of step %s, the newest before it, is loaded",
+                        path, self.step, _NEVER, one._address, one.step,
+                    )  # fmt: skip
+                    return one
+            raise
 
     def open(self, path: str) -> Store:
         """Open the pool for reading: beside the stub, or else where it was. NotFoundError: it is in neither place."""
@@ -76,20 +101,22 @@ class Stub(NamedTuple):
         )
 
 
-def stub_of(snapshot: Snapshot, path: str, tag: str) -> Stub:
-    """Describe a durable snapshot for a stub at a path."""
+def stub_of(snapshot: Snapshot, path: str, tag: str, pending: bool = False) -> Stub:
+    """Describe a snapshot for a stub at a path; `pending`: one that was taken just now, without waiting for it."""
     store = snapshot.shelf.store
     beside = os.path.relpath(os.path.realpath(store.path), os.path.realpath(os.path.dirname(os.path.abspath(path))))
-    info = snapshot._info
+    time_ns = snapshot._time_ns if pending else snapshot._info["time_ns"]
+    assert time_ns is not None
     return Stub(
         os.path.realpath(store.path),
         beside,
         store._uuid.hex(),
         snapshot.shelf.name,
         snapshot.number,
-        info["time_ns"],
-        info["step"],
+        time_ns,
+        snapshot.step,
         tag,
+        pending,
     )
 
 
@@ -103,8 +130,9 @@ def read(path: str) -> Stub | None:
         return None
     try:
         values: Any = json.loads(data[len(MAGIC) :])
-        stub = Stub(**{name: values[name] for name in Stub._fields})
-    except (ValueError, KeyError, TypeError, RecursionError):
+        pending = values.get("pending") is True
+        stub = Stub(**{name: values[name] for name in Stub._fields if name != "pending"}, pending=pending)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DamagedError(f"{path} is a damaged stub of a checkpoint. {_REMEDY}") from None
     texts = stub.pool, stub.beside, stub.uuid, stub.shelf, stub.tag
     numbers = stub.snapshot, stub.time_ns, 0 if stub.step is None else stub.step
@@ -135,7 +163,7 @@ def write(stub: Stub, path: str) -> None:
     folder, name = os.path.split(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
     beside = os.path.join(folder, f".{name}.tmp")
-    text = json.dumps(stub._asdict(), indent=1)
+    text = json.dumps({name: value for name, value in stub._asdict().items() if value is not False}, indent=1)
     with open(beside, "wb") as file:
         file.write(MAGIC + text.encode() + b"\n")
         file.flush()
