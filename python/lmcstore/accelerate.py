@@ -18,6 +18,7 @@ lists ``rng`` and ``loaders``, one item for each rank.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -32,8 +33,9 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 
 from ._state.targets import States, generators, generators_of
+from ._text.arguments import free_tag
 from ._text.similar import listed
-from .errors import InvalidError, NotFoundError, UnsupportedError
+from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .replicated import Replicated, check_whole
 from .snapshot import Snapshot
 from .store import Store
@@ -60,7 +62,8 @@ def register(
     All ranks call it. `Registered.save` and `Registered.load` store everything, without files.
 
     `Accelerator.save_state` takes such a snapshot, too, durably, and leaves out the files of the models, which
-    `Accelerator.load_state` then loads from the pool. The other files stay: Accelerate has no hook for these.
+    `Accelerator.load_state` then loads from the pool. The other files stay: Accelerate has no hook for these. The
+    snapshot has a tag like the folder's name, which protects it from the policy until it is untagged.
 
     Parameters
     ----------
@@ -324,10 +327,27 @@ class Registered:
         return step
 
     def _save_hook(self, models: list[Any], weights: list[Any], folder: str) -> None:
-        number = self.save(None, wait=True)
+        def free() -> str:
+            self._kept.wait()  # its tags are taken
+            return free_tag(self._kept.shelf, os.path.abspath(folder))
+
+        tag = self._kept.together(free)
+        number = self.save(None, tags=(tag,), wait=True)
         weights.clear()
-        named = {"pool": self._kept._path, "shelf": self._kept._name, "snapshot": number}
-        self._kept.together(lambda: _write(os.path.join(folder, _FILE), {**named, "uuid": self._uuid()}))
+        self._kept.together(lambda: self._name(os.path.join(folder, _FILE), number, tag))
+
+    def _name(self, path: str, number: int, tag: str) -> None:
+        """Write which snapshot a folder has, and let go of the one that it had before."""
+        shelf, had = self._kept.shelf, None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, Error):
+            with open(path, encoding="utf-8") as file:
+                old = json.load(file)
+            is_here = (old["uuid"], old["shelf"]) == (self._uuid(), shelf.name)
+            had = old["tag"] if is_here and old["tag"] in shelf[old["snapshot"]].tags else None
+        named = {"pool": self._kept._path, "shelf": shelf.name, "snapshot": number, "tag": tag}
+        _write(path, {**named, "uuid": self._uuid()})
+        if had is not None:
+            shelf.untag(had)
 
     def _load_hook(self, models: list[Any], folder: str) -> None:
         path = os.path.join(folder, _FILE)

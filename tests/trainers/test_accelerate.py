@@ -200,7 +200,7 @@ def test_the_folder_of_save_state(tmp_path: Path) -> None:
     assert (folder / "optimizer.bin").exists()
     assert not list(folder.glob("*.safetensors"))
     named = json.loads((folder / "lmcstore.json").read_text())
-    assert (named["shelf"], named["snapshot"]) == ("run", 1)
+    assert (named["shelf"], named["snapshot"], named["tag"]) == ("run", 1, "state")
     wanted = loop.digest()
 
     _reset()
@@ -220,6 +220,23 @@ def test_the_folder_of_save_state(tmp_path: Path) -> None:
     other.accelerator.save_state(str(tmp_path / "files"))  # without the hooks
     with register(other.accelerator, tmp_path / "a.pool"):
         other.accelerator.load_state(str(tmp_path / "files"))
+
+
+def test_a_folder_keeps_its_snapshot(tmp_path: Path) -> None:
+    loop = Loop()
+    with register(loop.accelerator, tmp_path / "a.pool", policy="keep=last:1") as saved:
+        for folder in ("one/f", "two/f", "one/f"):
+            loop.step(*next(iter(loop.loader)))
+            loop.accelerator.save_state(str(tmp_path / folder))
+            wanted = loop.digest()
+        saved.save(1)
+        saved.save(2, wait=True)
+        saved._kept.shelf.prune()
+        assert saved._kept.shelf.tags == {"f.2": 2, "f.3": 3}
+        loop.accelerator.load_state(str(tmp_path / "two/f"))
+        assert loop.digest() != wanted
+        loop.accelerator.load_state(str(tmp_path / "one/f"))
+        assert loop.digest() == wanted
 
 
 RANKS = """
