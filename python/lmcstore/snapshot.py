@@ -459,7 +459,8 @@ class Snapshot(Mapping[Any, Any]):
             optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, saved as ``bit_generator.state``;
             ``random.Random`` or the module ``random``, saved as ``getstate()``; a NumPy ``RandomState`` or the module
             ``numpy.random``, saved as ``get_state()``), tensors and NumPy arrays (filled in place), or dicts, lists,
-            deques and tuples of these, in which plain values are replaced. Other parts are ignored.
+            deques and tuples of these, in which plain values are replaced; a dict of plain values alone also gets keys
+            that it lacks. Other parts are ignored.
         cast
             Convert to the targets' dtypes, which may round; text only to a longer one. Without it every saved bit is
             loaded, also an optimizer's state in another dtype than its parameters. (Load parts called "cast", "strict"

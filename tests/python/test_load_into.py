@@ -67,6 +67,31 @@ def test_resume_with_load_state_dict(shelf: lmcstore.Shelf, assign: bool, compac
     assert shelf.store.verify()["damages"] == 0
 
 
+def test_a_dict_of_plain_values_gets_the_keys_that_came_later(shelf: lmcstore.Shelf) -> None:
+    class Full(dict[str, Any]):
+        def __setitem__(self, key: str, value: Any) -> None:
+            if key == "at":
+                raise RuntimeError("full")
+            super().__setitem__(key, value)
+
+    saved: dict[str, Any] = {"epoch": 3, "best": 0.5, "at": [1, {"a": 2}]}
+    with lmcstore.Run(shelf.store, shelf=shelf.name, rng=False, seen=saved, parts={"a": np.ones(2), "b": 1}) as run:
+        run.save(1)
+    for seen in ({}, {"epoch": 0}):
+        parts = {"a": np.zeros(2), "b": 0}
+        assert lmcstore.Run(shelf.store, shelf=shelf.name, rng=False, seen=seen, parts=parts).resume() == 2
+        assert seen == saved and parts["b"] == 1
+    with pytest.raises(lmcstore.NotFoundError, match=r"^seen: .*no 'new'"):
+        shelf[1].load_into(seen={"new": 1})
+    with pytest.raises(lmcstore.InvalidError, match=r"^parts: .*no 'b'.*load_into\(\.\.\., strict=False\)"):
+        shelf[1].load_into(parts={"a": np.zeros(2)})
+    full = Full(epoch=0)
+    with pytest.raises(RuntimeError, match="full"):
+        shelf[1].load_into(seen=full)
+    assert full == {"epoch": 0}
+    assert shelf[1].load_into(seen=full, strict=False).unexpected_keys == ["seen.best", "seen.at"]
+
+
 def test_the_whole_into_a_dict(shelf: lmcstore.Shelf) -> None:
     objects, _ = states.training()
     shelf.snapshot(states.training_state(objects) | {"epoch": 5}, step=1)

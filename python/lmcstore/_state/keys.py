@@ -149,7 +149,7 @@ def advice(matched: Matched) -> str:
         names = " and ".join(f"{shown(name + '.')} (of {_WRAPPERS[name]})" for name in wrappers)
         return (
             f"Keys that differ only by {names} are matched if all keys match then; {len(bare):,} would ({others}). "
-            "strict=False loads the keys that match and returns the others"
+            "load_into(..., strict=False) loads the keys that match and returns the others"
         )
     prefix, count, owner = _prefix(matched)
     if count:
@@ -157,7 +157,7 @@ def advice(matched: Matched) -> str:
             f"{count:,} would match without the prefix {shown(prefix)} of the {owner}'s keys ({others}): load a state "
             "with the target's keys by load_state_dict"
         )
-    return f"strict=False loads the keys that match and returns the others ({others})"
+    return f"load_into(..., strict=False) loads the keys that match and returns the others ({others})"
 
 
 def _parts(key: Any) -> list[str]:

@@ -529,11 +529,20 @@ class Plan(Kinds):
     def _add_dict(self, target: dict[Any, Any], source: Any, path: str) -> None:
         if not isinstance(source, dict):
             raise InvalidError(f"{path}: the snapshot has {a_kind(source)} where the target has a dict")
-        matched = self._matched(target, source, "target", path)
-        if not self._strict:
+        matched = match(target, source, self._strict)
+        if self._strict and path != ROOT and not matched.missing and not self._holds_targets(target):
+            for key in matched.unexpected:  # the target has grown before the save
+                self._add_key(target, key, source[key], below(path, key))
+        elif self._strict:
+            refuse(path, "target", matched)
+        else:
             self.report.add(path, matched.missing, matched.unexpected)
         for key, name in matched.stored.items():
             self._add_item(target, key, target[key], source[name], below(path, key))
+
+    def _add_key(self, target: dict[Any, Any], key: Any, source: Any, path: str) -> None:
+        value = without_names(self._copier.copy(source))
+        self._actions.append((path, lambda: target.__setitem__(key, value), lambda: lambda: target.pop(key, None)))
 
     def _add_list(self, target: list[Any] | deque[Any], source: Any, path: str) -> None:
         if not isinstance(source, list | tuple | deque):
