@@ -208,10 +208,20 @@ class StoreTrainer(_Trainer):
             value = found.metrics.get(name if name.startswith("eval_") else f"eval_{name}")
             if value is not None:
                 state.best_metric, state.best_global_step = value, state.global_step
-        self._best = found.number if _is_best(state) else found.meta.get("best")
+        self._best = found.number if _is_best(state) else self._best_before(found)
         state.best_model_checkpoint = None  # else Trainer looks for that folder
         state.save_to_json(os.path.join(folder, _STATE_FILE))
         logger.info("resuming at step %d from %s in %s", state.global_step + 1, found._address, self._kept.place)
+
+    def _best_before(self, found: Snapshot) -> int | None:
+        """Return the best snapshot's number. It may be gone; and in a fork, whose numbers begin anew, it is not its."""
+        number: int | None = found.meta.get("best")
+        if number is None or (number < found.number and number in found.shelf):
+            return number
+        logger.warning(
+            "the best model before %s is not on its shelf: only a better one is loaded at the end", found._address
+        )
+        return None
 
     # Saving
 

@@ -147,6 +147,31 @@ def test_a_step_is_saved_before_its_evaluation(tmp_path: Path) -> None:
         assert _steps(pool) == [10, 15]
 
 
+def test_a_best_snapshot_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Judged(StoredTrainer):
+        """Evaluates to numbers that are least after step 2."""
+
+        def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+            return {"eval_loss": 1.0 + abs(self.state.global_step - 2)}
+
+    pool = tmp_path / "a.pool"
+    options = {
+        "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "load_best_model_at_end": True,
+    }  # fmt: skip
+    _trainer(tmp_path / "o", pool, kind=Judged, max_steps=3, **options).train()
+    with lmcstore.open(pool) as store:
+        store["run"].at(step=3).fork("tune")
+        store["run"].remove("best")
+    for shelf in ("tune", "run"):  # tune@2 will be another one than run@2 was
+        trainer = _trainer(tmp_path / "o", pool, kind=Judged, max_steps=5, shelf=shelf, **options)
+        trainer.train(resume_from_checkpoint=True)
+        assert trainer.state.best_model_checkpoint is None and trainer.state.best_global_step == 2
+        with lmcstore.open(pool, "r") as store:
+            assert store[shelf].latest.step == 5  # type: ignore[union-attr]
+            same(store[shelf].latest.state_dict("model"), trainer.model.state_dict())  # type: ignore[union-attr]
+        assert f"the best model before {shelf}@" in caplog.text
+
+
 def test_the_model_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _trainer(tmp_path / "o", tmp_path / "a.pool", save_only_model=True, max_steps=4).train()
     with lmcstore.open(tmp_path / "a.pool", "r") as store:
