@@ -16,9 +16,11 @@ of each rank) and ``trainer``, which `trainer_state` reads.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import logging
+import operator
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -121,6 +123,7 @@ class StoreTrainer(_Trainer):
         self._best: int | None = None
         self._taken: tuple[int, int] | None = None  # the last snapshot's step and number
         self._limit: int | None = None
+        self._log = _Log()
         super().__init__(*args, **kwargs)
 
     def train(
@@ -270,8 +273,8 @@ class StoreTrainer(_Trainer):
         }
         scaler = getattr(self.accelerator, "scaler", None)
         if optimizer is None:
-            return _parts(self.model, None, None, None, self.state)
-        return _parts(self.model, optimizer, self.lr_scheduler, scaler, self.state)
+            return _parts(self.model, None, None, None, self.state, self._log)
+        return _parts(self.model, optimizer, self.lr_scheduler, scaler, self.state, self._log)
 
     def _address(self, number: int) -> str:
         return f"{self._kept._name}@{number}"
@@ -368,6 +371,7 @@ class SnapshotCallback(TrainerCallback):
         self._lazy = lazy
         self._taken: tuple[int, int] | None = None  # the last snapshot's step and number
         self._metrics: dict[str, float] = {}
+        self._log = _Log()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Open the pool."""
@@ -384,7 +388,7 @@ class SnapshotCallback(TrainerCallback):
         self._annotate()
         optimizer = _inside(objects["optimizer"])
         number = self._kept.save(
-            lambda: _parts(objects["model"], optimizer, objects["lr_scheduler"], None, state),
+            lambda: _parts(objects["model"], optimizer, objects["lr_scheduler"], None, state, self._log),
             state.global_step,
             optimizers=States().optimizers(optimizer),
             lazy=self._lazy,
@@ -442,17 +446,38 @@ def trainer_state(snapshot: Snapshot) -> TrainerState:
     return TrainerState(**json.loads(stored[_STATE]), log_history=logs)
 
 
-def _parts(model: Any, optimizer: Any, scheduler: Any, scaler: Any, state: TrainerState) -> dict[str, Any]:
+class _Log:
+    """The log of a training as tensors. Full ones are made once, as the Trainer appends to the log only."""
+
+    def __init__(self) -> None:
+        self._entries: list[Any] = []  # of the full ones
+        self._full: list[torch.Tensor] = []
+
+    def tensors(self, log: list[Any]) -> list[torch.Tensor]:
+        if len(log) < len(self._entries) or not all(map(operator.is_, self._entries, log)):  # another training's
+            self._entries, self._full = [], []
+        for first in range(len(self._entries), len(log) - _LOGS_AT_ONCE + 1, _LOGS_AT_ONCE):
+            self._full.append(_as_tensor(log[first : first + _LOGS_AT_ONCE]))
+        self._entries = log[: len(self._full) * _LOGS_AT_ONCE]
+        rest = log[len(self._entries) :]
+        return [*self._full, *([_as_tensor(rest)] if rest else [])]
+
+
+def _as_tensor(entries: list[Any]) -> torch.Tensor:
+    return torch.frombuffer(bytearray(json.dumps(entries).encode()), dtype=torch.uint8)
+
+
+def _parts(model: Any, optimizer: Any, scheduler: Any, scaler: Any, state: TrainerState, log: _Log) -> dict[str, Any]:
     """Return the state of a snapshot, without parts that are None."""
     check_whole(model)
     objects = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     states = States()
     parts = {name: states.of(target) for name, target in objects.items() if target is not None}
-    values = dataclasses.asdict(state)
-    logs = values.pop(_LOGS)
-    texts = [json.dumps(logs[first : first + _LOGS_AT_ONCE]) for first in range(0, len(logs), _LOGS_AT_ONCE)]
-    arrays = [torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) for text in texts]
-    return {**parts, _TRAINER: {_STATE: json.dumps(values), _LOGS: arrays}}
+    short = copy.copy(state)
+    short.log_history = []  # asdict would copy it
+    values = dataclasses.asdict(short)
+    del values[_LOGS]
+    return {**parts, _TRAINER: {_STATE: json.dumps(values), _LOGS: log.tensors(state.log_history)}}
 
 
 def _inside(optimizer: Any) -> Any:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import os
 import signal
@@ -17,7 +19,7 @@ import pytest
 import torch
 import transformers
 from lmcstore import copier
-from lmcstore.transformers import SnapshotCallback, StoreTrainer, trainer_state
+from lmcstore.transformers import SnapshotCallback, StoreTrainer, _Log, trainer_state
 from pages import EXAMPLES, type_page
 from transformers_model import Stop, StoredTrainer, arguments, data, model, same
 
@@ -298,7 +300,9 @@ def test_states_of_callbacks(tmp_path: Path) -> None:
     assert restored.early_stopping_patience_counter == 7
 
 
-def test_a_long_log(tmp_path: Path) -> None:
+def test_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied, asdict = [], dataclasses.asdict
+    monkeypatch.setattr(dataclasses, "asdict", lambda one: copied.append(one) or asdict(one))
     trainer = _trainer(tmp_path / "o", tmp_path / "a.pool", max_steps=1)
     seen: list[Any] = []
 
@@ -316,6 +320,20 @@ def test_a_long_log(tmp_path: Path) -> None:
         assert len(snapshot.state_dict("trainer")["log_history"]) == 3
     assert state.log_history == seen[0].log_history[: len(state.log_history)]
     assert len(state.log_history) >= 150
+    assert not any(getattr(one, "log_history", None) for one in copied)
+
+
+def test_the_log_is_written_once() -> None:
+    log: list[Any] = [{"step": step} for step in range(130)]
+    made = _Log()
+    before = made.tensors(log)
+    log += [{"step": step} for step in range(130, 200)]
+    after = made.tensors(log)
+    assert [one is other for one, other in zip(before, after, strict=False)] == [True, True, False]
+    other = [{"step": -1}, *log[1:]]  # of a training that was resumed
+    for entries in (log, other, other[:64], [], log):
+        texts = [json.dumps(entries[first : first + 64]).encode() for first in range(0, len(entries), 64)]
+        assert [tensor.numpy().tobytes() for tensor in made.tensors(entries)] == texts
 
 
 def test_the_callback(tmp_path: Path) -> None:
