@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_fault.c - killed creation and full disks: committed data stay, incomplete data are invisible. */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
-#include "support.h"
+#include "test_live_support.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -147,7 +147,7 @@ static void full_disks_are_errors(void **state)
     }
 }
 
-static void fill(const struct volume *volume)
+static void fill_volume(const struct volume *volume)
 {
     static const char block[4096] = {1};
     char hog[340];
@@ -166,7 +166,7 @@ static int capture_on_used_up_quota(void *argument)
     struct state *small = state_weights(&rng, 3, 5000), *large = state_weights(&rng, 1, 1 << 20);
     struct lmcs_pool *pool = open_pool(volume->pool, LMCS_OPEN_OR_CREATE, LMCS_NO_BACKGROUND);
     uint64_t number = take_snapshot(pool, "run", small, 0);
-    fill(volume);
+    fill_volume(volume);
     has_quota = true;
     FAILS(LMCS_FULL, try_snapshot(pool, "run", large, 1, &number, &err));
     expect_state(pool, "run", "latest", small);
@@ -202,11 +202,18 @@ static int open_copy_on_full_disk(void *argument)
     struct volume *volume = argument;
     struct lmcs_pool *pool;
     copy_file(volume->of, volume->pool);
-    punch_zeros(volume->pool, 4 << 20);
+    punch_zeros(volume->pool, 64 << 20);
     EXPECT(mount(NULL, volume->folder, NULL, MS_REMOUNT, "size=3500k") == 0);
     FAILS(LMCS_FULL, lmcs_pool_open(volume->pool, LMCS_OPEN_WRITE, NULL, &pool, &err));
-    EXPECT(mount(NULL, volume->folder, NULL, MS_REMOUNT, "size=16m") == 0);
+    EXPECT(mount(NULL, volume->folder, NULL, MS_REMOUNT, "size=8m") == 0);
     pool = open_pool(volume->pool, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
+    struct lmcs_live *zeros;
+    FAILS(LMCS_FULL, lmcs_live_open(pool, "run", "zeros", &zeros, &err));
+    EXPECT(mount(NULL, volume->folder, NULL, MS_REMOUNT, "size=16m") == 0);
+    OK(lmcs_live_open(pool, "run", "zeros", &zeros, &err));
+    fill_volume(volume);
+    memset(lmcs_live_data(zeros), 1, (size_t)8 << 20);
+    lmcs_live_close(zeros);
     verify_pool(pool);
     close_pool(pool);
     return 0;
@@ -219,7 +226,9 @@ static void copies_with_holes(void **state)
     struct volume volume;
     if (geteuid() != 0 || !mount_volume(place, "16m", &volume))
         skip();
-    close_pool(open_limited(place->pool, (uint64_t)64 << 20));
+    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)64 << 20);
+    lmcs_live_close(new_tensor(pool, "zeros", 2 << 20));
+    close_pool(pool);
     volume.of = place->pool;
     int status = run_child(open_copy_on_full_disk, &volume, 60);
     umount2(volume.folder, MNT_DETACH);
@@ -293,7 +302,7 @@ static int work_while_disk_fills(void *argument)
     struct lmcs_pool *pool = open_pool(volume->pool, LMCS_OPEN_OR_CREATE, 0);
     uint64_t number, last = take_snapshot(pool, "run", now, 0);
     snprintf(hog, sizeof hog, "%s/hog", volume->folder);
-    fill(volume);
+    fill_volume(volume);
     for (int i = 0; i < 40; i++) {
         struct state *old = state_copy(now);
         state_step(now, &rng, 0, 3);

@@ -280,6 +280,7 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args);
 
 /* ---- block_functions.c ---- */
 
+PyObject *core_policy_change(PyObject *module, PyObject *args);
 PyObject *core_block_hash(PyObject *module, PyObject *block);
 PyObject *core_block_digest(PyObject *module, PyObject *args);
 PyObject *core_frame_table(PyObject *module, PyObject *args);

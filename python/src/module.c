@@ -49,6 +49,7 @@ static PyMethodDef methods[] = {
     {"decode_block", core_decode_block, METH_VARARGS, "A block's outputs: (header, index, coded block, bases)."},
     {"gradient_scale", core_gradient_scale, METH_VARARGS,
      "The factor that short gradients were multiplied by: (f32 as bytes)."},
+    {"policy_change", core_policy_change, METH_VARARGS, "A policy with changed keys, as text: (policy, words)."},
     {"live_is_mapped", core_live_is_mapped, METH_O, "Whether an address belongs to a live tensor."},
     {"machine_memory", machine_memory, METH_NOARGS, "Bytes of memory that this process may use."},
     {"memory", core_memory, METH_VARARGS, "A Buffer over memory: (owner, address, size_bytes)."},

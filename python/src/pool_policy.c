@@ -2,6 +2,7 @@
 /* pool_policy.c - methods of Pool that set policies and prune by them. */
 #include "core.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args)
@@ -25,6 +26,18 @@ PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args)
         return NULL;
     POOL_CALL(self, status, lmcs_policy_warning(self->handle, shelf, warning, &error));
     return status == LMCS_OK ? core_message(warning) : core_fail(self, &error);
+}
+
+PyObject *core_policy_change(PyObject *module, PyObject *args)
+{
+    const char *policy, *words;
+    char text[LMCS_MAX_POLICY + 1];
+    struct lmcs_error error = {0};
+    if (!PyArg_ParseTuple(args, "ss:policy_change", &policy, &words))
+        return NULL;
+    snprintf(text, sizeof text, "%s", policy);
+    return lmcs_policy_change(text, words, &error) == LMCS_OK ? core_message(text)
+                                                              : core_raise(PyModule_GetState(module), &error);
 }
 
 struct candidate {

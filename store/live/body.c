@@ -134,6 +134,22 @@ static enum lmcs_status pin_parts(struct lmcs_live_body *body, bool pin, struct 
     return status;
 }
 
+/* A copy of the pool may have holes where a tensor has zeros. On a full disk, a store to one would end the process. */
+static enum lmcs_status back_holes(struct lmcs_pool *pool, const struct lmcs_live_record *record,
+                                   struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    const uint64_t end = lmcs_page_up(record->df.bytes);
+    if (pool->heap == NULL || record->df.form != LMCS_LIVE_TENSOR)
+        return LMCS_OK;
+    for (uint64_t n, at = 0; status == LMCS_OK && at < end; at += n) {
+        n = end - at;
+        uint64_t place = lmcs_live_place(record, at, &n);
+        status = lmcs_heap_back(pool->heap, place, n, error);
+    }
+    return status;
+}
+
 enum lmcs_status lmcs_live_body_new(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf,
                                     struct lmcs_live_record *record, bool stored, struct lmcs_live_body **body,
                                     struct lmcs_error *error)
@@ -151,6 +167,8 @@ enum lmcs_status lmcs_live_body_new(struct lmcs_pool *pool, struct lmcs_live_she
     enum lmcs_status status = lmcs_cell_load(b, error);
     b->is_damaged = status == LMCS_DAMAGED && stored && pool->heap != NULL;
     if (status == LMCS_OK || b->is_damaged)
+        status = stored ? back_holes(pool, record, error) : LMCS_OK;
+    if (status == LMCS_OK)
         status = lmcs_live_map(b, record, 0, error);
     if (status == LMCS_OK)
         lmcs_live_move(b);

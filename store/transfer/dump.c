@@ -66,7 +66,7 @@ static enum lmcs_status collect_tags(struct lmcs_dump *dump, struct lmcs_dump_sh
         status = lmcs_tags_of(&dump->txn, &shelf, *tags->number, add_tag, tags, &why);
         if (tags->failed)
             status = lmcs_fail_memory(&why);
-        if (!plan->has_id) /* else the continued archive says that it has all tags */
+        if (!plan->says_all_tags)
             status = lmcs_pass_over(&passed, status, &why);
     }
     lmcs_txn_end(&dump->txn);

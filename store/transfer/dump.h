@@ -52,11 +52,12 @@ struct lmcs_dump_shelf {
     size_t older_capacity;
     size_t matches; /* snapshots that older archives have */
     bool has_all_tags;
-    bool has_origin; /* continued: origin was sent */
-    bool has_id;     /* continued: identity was sent, or can't be sent any more */
-    bool is_begun;   /* continued: record was sent */
-    bool is_sent;    /* continued: all was sent */
-    uint64_t last;   /* continued: last snapshot sent; 0: none */
+    bool has_origin;    /* continued: origin was sent */
+    bool has_id;        /* continued: identity was sent, or can't be sent any more */
+    bool says_all_tags; /* continued: so does the sent identity */
+    bool is_begun;      /* continued: record was sent */
+    bool is_sent;       /* continued: all was sent */
+    uint64_t last;      /* continued: last snapshot sent; 0: none */
     uint64_t last_time_ns;
     uint64_t end; /* continued: numbers not sent from here on; the sent record of the shelf ends there */
 };

@@ -73,6 +73,7 @@ static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_she
     plan->is_begun = shelf != NULL;
     plan->has_origin = shelf != NULL && (shelf->has_origin || shelf->snapshot_count > 0);
     plan->has_id = shelf != NULL && (shelf->has_id || shelf->snapshot_count > 0);
+    plan->says_all_tags = shelf != NULL && (shelf->id.flags & LMCS_ARCHIVE_ALL_TAGS) != 0;
     plan->end = shelf != NULL ? shelf->df.next_number : plan->df.next_number;
     plan->is_sent = plans->is_whole || (shelf != NULL && shelf != &begun->shelves[begun->shelf_count - 1]);
     if (shelf != NULL && shelf->snapshot_count > 0) {

@@ -134,6 +134,10 @@ def test_dumps_beside_a_damaged_page_of_tags(pool_path: str) -> None:
                 pytest.warns(UserWarning, match='shelf "run": not all of its tags are in the archive: .* is damaged'),
             ):
                 store.dump(file, what, since=since)
+        with open(folder / "all", "r+b") as file:  # it was interrupted
+            file.truncate(file.seek(0, os.SEEK_END) * 2 // 3)
+            with pytest.warns(UserWarning, match="not all of its tags"):
+                store.dump(file, resume=True)
     for names, count in ((["all"], HISTORY + 1), (["one"], 1), (["old", "new"], HISTORY + 1)):
         with lmcstore.open(folder / f"{names[0]}.pool", size="64MiB", background=False) as store:
             store.restore([folder / name for name in names])

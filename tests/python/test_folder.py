@@ -694,7 +694,12 @@ def test_a_policy_with_a_wrong_word_changes_nothing(run: Path) -> None:
         for words in ("write=raw keep=bogus", "keep=last:2 write=bogus"):
             with pytest.raises(lmcstore.InvalidError, match="bogus"):
                 store["run"].policy = words
+            with pytest.raises(lmcstore.InvalidError, match="bogus"):
+                store["other"].policy = words
             assert store["run"].policy == before
+    for pool in run.glob("rank-*.pool"):
+        with lmcstore.open(pool, mode="r") as store:
+            assert "other" not in store
 
 
 def test_a_budget_waits_for_the_grace_period(place: Path) -> None:

@@ -37,8 +37,10 @@ def policy_words(words: str) -> tuple[str, str]:
 
 def check_policy(records: _core.Pool, shelf: str, words: str) -> None:
     """Check all words of a run's policy, before the first change. InvalidError: one is wrong."""
-    with contextlib.suppress(NotFoundError):  # the shelf: the words make it
+    try:
         records.prune(shelf, words, True)
+    except NotFoundError:  # the words make the shelf
+        _core.policy_change("", words)
 
 
 def joined_policy(records: str, ranks: str) -> str:

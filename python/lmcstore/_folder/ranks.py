@@ -130,7 +130,9 @@ class Ranks:
 
     def all(self) -> Iterator[tuple[str, _core.Pool]]:
         """Yield the names and the pools of all files; those that can't be read are in `failures`."""
-        for name in rank_files(self._folder):
+        files = rank_files(self._folder)
+        self.failures = {name: failure for name, failure in self.failures.items() if name in files}
+        for name in files:
             try:
                 with self._lock:
                     pool = self._readable(name)[1]
