@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import Trainer
-from lmcstore.lightning import StoreFSDPStrategy, StoreModelParallelStrategy, find, load, write_stub
+from lmcstore.lightning import StoreCheckpointIO, StoreFSDPStrategy, StoreModelParallelStrategy, find, load, write_stub
 from lmcstore.lightning import fabric as ours
+from lmcstore.lightning import stub as stubs
 from pages import TOP, blocks
 from programs import result, run
 
@@ -160,6 +164,56 @@ def test_data_parallel_ranks_read_what_the_first_has_written() -> None:
     run(DATA_PARALLEL, 3)
     assert result(run(DATA_PARALLEL, 6)) == expected
     assert find("checkpoints/last.ckpt").step == 6
+
+
+READER = """
+import logging, sys
+from lmcstore.lightning import StoreCheckpointIO
+
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+print("step", StoreCheckpointIO("run.pool").load_checkpoint("2.ckpt")["global_step"])
+"""
+
+
+@pytest.mark.parametrize("fate", ["saves", "fails", "dies"])
+def test_other_processes_wait_for_a_pending_stub(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
+    plugin, write, gate = StoreCheckpointIO("run.pool", wait=False), stubs.write, threading.Event()
+    plugin.save_checkpoint({"global_step": 1}, "1.ckpt")
+
+    def later(stub: Any, path: str) -> Any:
+        if stub.pending:  # not durable before the gate opens: another snapshot than the pool has
+            return write(stub._replace(snapshot=99), path)
+        gate.wait(60)
+        if fate == "fails":
+            raise OSError("no space")
+        return write(stub, path)
+
+    monkeypatch.setattr(stubs, "write", later)
+    if fate == "dies":
+        first = stubs.read("1.ckpt")
+        assert first is not None
+        pid = os.fork()
+        if pid == 0:
+            held = later(first._replace(pending=True, time_ns=first.time_ns + 1), "2.ckpt")
+            os._exit(0 if held else 1)
+        os.waitpid(pid, 0)
+    else:
+        plugin.save_checkpoint({"global_step": 2}, "2.ckpt")
+    with subprocess.Popen([sys.executable, "-c", READER], stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        if fate != "dies":
+            for line in reader.stdout:
+                assert not line.startswith("step"), "it did not wait"
+                if "2.ckpt is being saved by another process" in line:
+                    break
+        gate.set()
+        said = reader.stdout.read()
+    assert result(said) == ("step 2" if fate == "saves" else "step 1")
+    assert ("the newest before it, is loaded" in said) == (fate != "saves")
+    if fate == "fails":
+        with pytest.raises(OSError, match="no space"):
+            plugin.teardown()
+    plugin.teardown()
 
 
 @pytest.mark.deep

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -71,8 +71,9 @@ class StoreCheckpointIO:
         False: a save returns when the state is copied. The snapshot becomes durable, and the stub is written, in the
         background. Removals wait for that, and are left out if it fails. A failure is raised by the next save, load or
         removal, or by `teardown`. Until then a new path has a stub that is marked as pending, since Lightning links the
-        path and looks for free names at once. If the program ends before the snapshot is durable, `load_checkpoint`
-        loads the newest one before it, with a warning; so that there is one, the first save waits.
+        path and looks for free names at once; `load_checkpoint` of other processes waits for it. If the program ends
+        before the snapshot is durable, or that fails, it loads the newest one before it, with a warning; so that there
+        is one, the first save waits.
     """
 
     def __init__(
@@ -151,10 +152,11 @@ class StoreCheckpointIO:
                 self._finish(snapshot, place, tag)
                 return
             is_new = not os.path.exists(place)
+            held = None
             if is_new and self._has_saved:
-                stubs.write(stubs.stub_of(snapshot, place, tag, pending=True), place)
+                held = stubs.write(stubs.stub_of(snapshot, place, tag, pending=True), place)
             self._tags.add(tag)
-            self._later(lambda: self._finish(snapshot.wait(), place, tag))
+            self._later(lambda: self._finish_later(snapshot, place, tag, held))
             if is_new and not self._has_saved:
                 self.wait()
 
@@ -185,7 +187,7 @@ class StoreCheckpointIO:
         """
         with self._lock:
             self.wait()
-            stub = _read(path)
+            stub = _read(path, stubs.read_when_saved)
             if stub is None:
                 location = {} if map_location is None else {"map_location": map_location}
                 loaded: dict[str, Any] = _torch_io().load_checkpoint(path, weights_only=weights_only, **location)
@@ -270,6 +272,12 @@ class StoreCheckpointIO:
         self._has_saved = True
         if old is not None and old._replace(pending=False) != stub:
             self._release(old)
+
+    def _finish_later(self, snapshot: Snapshot, path: str, tag: str, held: IO[bytes] | None) -> None:
+        try:
+            self._finish(snapshot.wait(), path, tag)
+        finally:
+            stubs.let_go(held)
 
     def _remove_after(self, earlier: list[Future[None]], path: str) -> None:
         if any(one.exception() is not None for one in earlier):
@@ -400,14 +408,14 @@ def write_stub(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
     stubs.write(stubs.stub_of(snapshot, place, tag), place)
 
 
-def _read(path: str | os.PathLike[str]) -> Stub | None:
+def _read(path: str | os.PathLike[str], read: Callable[[str], Stub | None] = stubs.read) -> Stub | None:
     place = os.fspath(path)
     if "://" in place:
         return None
     if not os.path.exists(place):
         to = f", a link to {os.path.realpath(place)}" if os.path.islink(place) else ""
         raise FileNotFoundError(f"there is no checkpoint {place}{to}")
-    return None if os.path.isdir(place) else stubs.read(place)
+    return None if os.path.isdir(place) else read(place)
 
 
 def _load(snapshot: Snapshot, map_location: Any, weights_only: bool | None) -> dict[str, Any]:

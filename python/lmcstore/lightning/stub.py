@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import logging
 import os
-from typing import Any, NamedTuple
+import time
+from typing import IO, Any, NamedTuple
 
 from ..errors import DamagedError, Error, InvalidError, NotFoundError
 from ..opening import open as open_store
@@ -19,6 +22,7 @@ MAGIC = b"lmcstore checkpoint 1\n"
 """The first line. The rest is a JSON object."""
 _MOST_BYTES = 1 << 16
 _NEVER = "is not durable yet, or its program ended before it was"
+_POLL_SECONDS = 0.05
 
 
 class Stub(NamedTuple):
@@ -68,15 +72,19 @@ class Stub(NamedTuple):
         return found
 
     def to_continue(self, store: Store, path: str) -> Snapshot:
-        """Return the snapshot, or the newest one before it if it never was durable. NotFoundError: as `of`."""
+        """Return the snapshot, or the newest one before it if it never was durable. NotFoundError: as `of`.
+
+        The stub is of `read_when_saved`: another one may become durable yet.
+        """
         try:
             return self.of(store, path)
         except NotFoundError:
             for one in reversed(store[self.shelf]) if self.pending else ():
                 if one.number < self.snapshot and one._info["time_ns"] < self.time_ns:
                     logger.warning(
-                        "%s names the snapshot of step %s, which %s: %s of step %s, the newest before it, is loaded",
-                        path, self.step, _NEVER, one._address, one.step,
+                        "%s names the snapshot of step %s, which was not saved: %s of step %s, the newest before it, "
+                        "is loaded",
+                        path, self.step, one._address, one.step,
                     )  # fmt: skip
                     return one
             raise
@@ -123,7 +131,34 @@ def stub_of(snapshot: Snapshot, path: str, tag: str, pending: bool = False) -> S
 def read(path: str) -> Stub | None:
     """Read the stub at a path; None: the file is no stub. DamagedError: it is a damaged one."""
     with open(path, "rb") as file:
-        data = file.read(_MOST_BYTES)
+        return _parsed(file.read(_MOST_BYTES), path)
+
+
+def read_when_saved(path: str) -> Stub | None:
+    """Read a stub as `read` does, but wait while it is pending and the process that saves its snapshot holds it."""
+    has_waited = False
+    while True:
+        with open(path, "rb") as file:
+            stub = _parsed(file.read(_MOST_BYTES), path)
+            if stub is None or not stub.pending or not _is_held(file):
+                return stub
+        if not has_waited:
+            logger.info("%s is being saved by another process: waiting for it", path)
+            has_waited = True
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_held(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        pass
+    return False
+
+
+def _parsed(data: bytes, path: str) -> Stub | None:
     if not data.startswith(MAGIC):
         if data[: len(MAGIC)].strip(b"\0") == b"" or data.startswith(MAGIC[:9]):
             raise DamagedError(f"{path} is a damaged or empty stub of a checkpoint. {_REMEDY}")
@@ -156,8 +191,11 @@ def read_if_stub(path: str) -> Stub | None:
         return None
 
 
-def write(stub: Stub, path: str) -> None:
-    """Write a stub durably, in place of a file that is there: wholly, or not at all."""
+def write(stub: Stub, path: str) -> IO[bytes] | None:
+    """Write a stub durably, in place of a file that is there: wholly, or not at all.
+
+    Return a pending one's file, held until `let_go`, or until this process ends: so others see that it lives.
+    """
     if os.path.isdir(path) and not os.path.islink(path):
         raise InvalidError(f"{path} is a folder: a checkpoint's stub can't replace it")
     folder, name = os.path.split(os.path.abspath(path))
@@ -168,8 +206,19 @@ def write(stub: Stub, path: str) -> None:
         file.write(MAGIC + text.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
-    sync(folder)
+        if stub.pending:  # before it has its name, under which others may read it at once
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.replace(beside, path)
+        sync(folder)
+        return os.fdopen(os.dup(file.fileno()), "wb") if stub.pending else None
+
+
+def let_go(held: IO[bytes] | None) -> None:
+    """Let go of a pending stub: its snapshot is durable and has another stub, or never will be."""
+    if held is not None:
+        with held, contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_UN)  # a close is not enough: forked children have the descriptor, too
 
 
 def sync(folder: str) -> None:
