@@ -202,6 +202,8 @@ class StoreTrainer(_Trainer):
             raise NotFoundError(f"there is no snapshot to continue from in {kept.place}: 'auto' begins anew then")
         self._number = number
         kept.load(number, lambda found: self._write_state(found, folder))
+        if self._best is not None and not kept.together(self._tag_best):
+            self._best = None
         return folder
 
     def _write_state(self, found: Snapshot, folder: str) -> None:
@@ -225,6 +227,18 @@ class StoreTrainer(_Trainer):
             "the best model before %s is not on its shelf: only a better one is loaded at the end", found._address
         )
         return None
+
+    def _tag_best(self) -> bool:
+        """Protect the best snapshot: the tag may have moved to a later one. Return whether it is there still."""
+        best = self._best
+        assert best is not None
+        try:
+            if "best" not in self._kept.shelf[best].tags:
+                self._kept.shelf.tag(best, "best")
+        except NotFoundError as error:
+            logger.warning("the best model was removed: only a better one is loaded at the end: %s", error)
+            return False
+        return True
 
     # Saving
 
@@ -333,7 +347,10 @@ class StoreTrainer(_Trainer):
             return
         logger.info("loading the best model from %s in %s", self._address(best), self._kept.place)
         self._kept.together(self._kept.wait)
-        self._kept.load(best, lambda found: found.load_into(model=States().inside(self.model)))
+        try:
+            self._kept.load(best, lambda found: found.load_into(model=States().inside(self.model)))
+        except NotFoundError as error:  # someone has removed it: the training is complete without it
+            logger.warning("the best model is not loaded, the last one stays: %s", error)
 
 
 class SnapshotCallback(TrainerCallback):

@@ -174,6 +174,38 @@ def test_a_best_snapshot_that_is_not_there(tmp_path: Path, caplog: pytest.LogCap
         assert f"the best model before {shelf}@" in caplog.text
 
 
+def test_the_best_before_a_later_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    losses = {1: 5.0, 2: 4.0, 3: 3.0, 4: 3.5, 5: 3.4, 6: 1.0}
+
+    class Judged(StoredTrainer):
+        def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+            return {"eval_loss": losses.get(self.state.global_step, 9.0)}
+
+        def _load_best_model(self) -> None:
+            if self.args.max_steps == 13:
+                self._kept.shelf.remove("best")
+            super()._load_best_model()
+
+    pool = tmp_path / "a.pool"
+    options = {
+        "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "load_best_model_at_end": True,
+        "policy": "keep=last:6 grace=none",
+    }  # fmt: skip
+    _trainer(tmp_path / "o", pool, kind=Judged, max_steps=6, **options).train()
+    losses[6] = 9.0
+    trainer = _trainer(tmp_path / "o", pool, kind=Judged, max_steps=12, **options)
+    trainer.train(resume_from_checkpoint="step:5")
+    with lmcstore.open(pool) as store:
+        store["run"].prune()
+        best = store["run"]["best"]
+        assert best.number == 3 and trainer.state.best_model_checkpoint == "run@3"
+        same(best.state_dict("model"), trainer.model.state_dict())
+    trainer = _trainer(tmp_path / "o", pool, kind=Judged, max_steps=13, **options)
+    trainer.train(resume_from_checkpoint=True)  # someone removes it
+    assert "the best model is not loaded, the last one stays" in caplog.text
+    same(_last(pool)["model"], trainer.model.state_dict())
+
+
 def test_the_model_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _trainer(tmp_path / "o", tmp_path / "a.pool", save_only_model=True, max_steps=4).train()
     with lmcstore.open(tmp_path / "a.pool", "r") as store:
