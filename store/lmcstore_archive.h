@@ -144,6 +144,7 @@ struct lmcs_archived {
     size_t tag_count;
     const struct lmcs_metric *metrics; /* none if the metadata is an attachment */
     size_t metric_count;
+    unsigned char group[16]; /* all 0: none */
 };
 /*
  * Lists the snapshots of an archive, without a pool, after reading all of it (a file without its payloads). `visit`

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/grow.h"
 #include "base/order.h"
 
@@ -34,6 +35,12 @@ struct wanted_list {
     size_t capacity;
 };
 
+/* A part in an archive of an older dump. Its file and its number may since be those of another part. */
+struct older_part {
+    const char *shelf;
+    unsigned char group[16];
+};
+
 struct dump {
     struct cli *cli;
     struct lmcs_progress progress;
@@ -42,7 +49,7 @@ struct dump {
     bool is_out_of_memory;
     struct wanted_list records;
     struct wanted_list parts;
-    char **older; /* the parts that older dumps have: their files and addresses, sorted */
+    struct older_part *older; /* the parts that older dumps have, sorted */
     size_t older_count;
     size_t older_capacity;
     char **made; /* paths of archives */
@@ -131,35 +138,16 @@ static enum lmcs_status note_older(struct dump *dump)
     return status;
 }
 
-/* A part in an archive of an older dump. */
-struct older_part {
-    char text[NAME_MAX + LMCS_MAX_NAME + 24];
-};
-
-static struct older_part older_part(const char *file, const char *shelf, uint64_t number)
-{
-    struct older_part part;
-    const char *end = strrchr(file, '.');
-    snprintf(part.text, sizeof part.text, "%.*s/%s@%" PRIu64, end != NULL ? (int)(end - file) : NAME_MAX, file, shelf,
-             number);
-    return part;
-}
-
-struct older_archive {
-    struct dump *dump;
-    const char *name;
-};
-
 static bool note_older_part(void *context, const struct lmcs_archived *snapshot)
 {
-    const struct older_archive *archive = context;
-    struct dump *dump = archive->dump;
-    char *text = strdup(older_part(archive->name, snapshot->shelf, snapshot->number).text);
-    if (text != NULL && lmcs_grow(&dump->older, &dump->older_capacity, dump->older_count, sizeof *dump->older)) {
-        dump->older[dump->older_count++] = text;
+    struct dump *dump = context;
+    const char *shelf = keep_shelf(dump, snapshot->shelf);
+    if (shelf != NULL && lmcs_grow(&dump->older, &dump->older_capacity, dump->older_count, sizeof *dump->older)) {
+        struct older_part *part = &dump->older[dump->older_count++];
+        part->shelf = shelf;
+        memcpy(part->group, snapshot->group, sizeof part->group);
         return true;
     }
-    free(text);
     dump->is_out_of_memory = true;
     return false;
 }
@@ -167,13 +155,12 @@ static bool note_older_part(void *context, const struct lmcs_archived *snapshot)
 static enum lmcs_status list_older_archive(struct dump *dump, const char *folder, const char *name)
 {
     struct cli *cli = dump->cli;
-    struct older_archive archive = {dump, name};
     int fd = -1;
     char *path = cli_folder_path(folder, name);
     enum lmcs_status status =
         path != NULL ? cli_archive_open(cli, path, &fd) : cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     if (status == LMCS_OK)
-        status = lmcs_archive_list(fd, note_older_part, &archive, &dump->progress, NULL, &cli->error);
+        status = lmcs_archive_list(fd, note_older_part, dump, &dump->progress, NULL, &cli->error);
     if (status != LMCS_OK && fd >= 0)
         cli_archive_name(cli, path);
     cli_archive_close(fd);
@@ -181,9 +168,11 @@ static enum lmcs_status list_older_archive(struct dump *dump, const char *folder
     return status;
 }
 
-static int by_text(const void *left, const void *right)
+static int by_group(const void *left, const void *right)
 {
-    return strcmp(*(char *const *)left, *(char *const *)right);
+    const struct older_part *l = left, *r = right;
+    int groups = memcmp(l->group, r->group, sizeof l->group);
+    return groups != 0 ? groups : strcmp(l->shelf, r->shelf);
 }
 
 static enum lmcs_status list_older_parts(struct dump *dump)
@@ -203,16 +192,16 @@ static enum lmcs_status list_older_parts(struct dump *dump)
         closedir(listing);
     }
     if (dump->older_count > 0)
-        qsort(dump->older, dump->older_count, sizeof *dump->older, by_text);
+        qsort(dump->older, dump->older_count, sizeof *dump->older, by_group);
     return status;
 }
 
-static bool is_in_older(const struct dump *dump, const char *file, const char *shelf, uint64_t number)
+static bool is_in_older(const struct dump *dump, const char *shelf, const struct cli_part *part)
 {
-    struct older_part part = older_part(file, shelf, number);
-    const char *text = part.text;
+    struct older_part key = {.shelf = shelf};
+    memcpy(key.group, part->group, sizeof key.group);
     return dump->older_count > 0 &&
-           bsearch(&text, dump->older, dump->older_count, sizeof *dump->older, by_text) != NULL;
+           bsearch(&key, dump->older, dump->older_count, sizeof *dump->older, by_group) != NULL;
 }
 
 /* ---- The parts of records ---- */
@@ -275,7 +264,7 @@ static enum lmcs_status add_part(struct dump *dump, const struct cli_record *rec
     struct lmcs_pool *pool = NULL;
     struct lmcs_snapshot *snapshot = NULL;
     struct wanted wanted = {.shelf = shelf};
-    if (of->is_older && is_in_older(dump, part->file, shelf, part->number)) /* its pool may be away */
+    if (of->is_older && is_in_older(dump, shelf, part)) /* its pool may be away */
         return LMCS_OK;
     enum lmcs_status status = cli_part_find(cli, shelf, part, &wanted.file);
     if (status == LMCS_OK)
@@ -290,10 +279,9 @@ static enum lmcs_status add_part(struct dump *dump, const struct cli_record *rec
     if (status != LMCS_OK)
         return status;
     wanted.number = lmcs_snapshot_info(snapshot)->number;
-    bool is_sent = of->is_older && is_in_older(dump, cli_folder_file(cli->folder, wanted.file), shelf, wanted.number);
-    status = is_sent ? LMCS_OK : cli_part_local(cli, record->address, snapshot);
+    status = cli_part_local(cli, record->address, snapshot);
     lmcs_snapshot_close(snapshot);
-    if (status != LMCS_OK || is_sent)
+    if (status != LMCS_OK)
         return status;
     status = find_committed(cli, wanted.file, shelf, wanted.number);
     if (status == LMCS_NOT_FOUND) /* it is prepared */
@@ -319,6 +307,15 @@ static enum lmcs_status add_parts(struct dump *dump, const struct wanted *one)
     enum lmcs_status status = cli_record_at(cli, one->shelf, one->number, &record);
     if (status == LMCS_NOT_FOUND && one->is_older)
         status = LMCS_OK; /* removed meanwhile */
+    if (lmcs_is_unusable(status) && one->is_older) {
+        char line[LMCS_MAX_NAME + sizeof cli->error.message + 100];
+        snprintf(line, sizeof line, "%s@%" PRIu64 ": %s. Whether the older dumps have all its parts is unknown\n",
+                 one->shelf, one->number, cli->error.message);
+        cli_progress_wipe(&cli->progress);
+        cli_warn_lines(line);
+        cli_record_free(&record);
+        return LMCS_OK;
+    }
     for (size_t i = 0; status == LMCS_OK && i < record.part_count; i++)
         status = add_part(dump, &record, one, &record.parts[i]);
     cli_record_free(&record);
@@ -563,8 +560,6 @@ static void finish(struct dump *dump, const char *folder, bool is_done)
         (void)rmdir(folder);
     while (dump->shelf_count > 0)
         free(dump->shelves[--dump->shelf_count]);
-    while (dump->older_count > 0)
-        free(dump->older[--dump->older_count]);
     free(dump->older);
     free(dump->made);
     free(dump->shelves);

@@ -38,7 +38,7 @@ def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
         ``id`` (of the archive, as text), ``since`` (ids of the archives that it needs), ``bytes``, ``contents``,
         ``known_contents`` (those in older archives), and ``snapshots``: a dict for each, with ``shelf``, ``number``,
         ``step``, ``time_ns``, ``parent``, ``tensor_count``, ``raw_bytes``, ``new_contents``, ``new_bytes`` (as stored),
-        ``tags`` and ``metrics``.
+        ``tags``, ``metrics`` and ``group`` (the identity of a part of a run, as text; None: it is no such part).
 
     Raises
     ------

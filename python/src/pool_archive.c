@@ -189,8 +189,12 @@ struct listing {
 
 static PyObject *row_of(const struct lmcs_archived *snapshot)
 {
+    static const unsigned char none[sizeof snapshot->group];
+    char group[2 * sizeof snapshot->group + 1];
     PyObject *tags = PyList_New(0), *metrics = PyDict_New();
     bool good = tags != NULL && metrics != NULL;
+    for (size_t i = 0; i < sizeof snapshot->group; i++)
+        snprintf(group + 2 * i, 3, "%02x", snapshot->group[i]);
     for (size_t i = 0; good && i < snapshot->tag_count; i++)
         good = core_append(tags, PyUnicode_FromString(snapshot->tags[i]));
     for (size_t i = 0; good && i < snapshot->metric_count; i++) {
@@ -207,11 +211,12 @@ static PyObject *row_of(const struct lmcs_archived *snapshot)
         return NULL;
     }
     return Py_BuildValue(
-        "{s:s,s:K,s:N,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:N}", "shelf", snapshot->shelf, "number",
+        "{s:s,s:K,s:N,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:N,s:z}", "shelf", snapshot->shelf, "number",
         (unsigned long long)snapshot->number, "step", step, "time_ns", (unsigned long long)snapshot->time_ns, "parent",
         (unsigned long long)snapshot->parent, "tensor_count", (unsigned long long)snapshot->tensor_count, "raw_bytes",
         (unsigned long long)snapshot->raw_bytes, "new_contents", (unsigned long long)snapshot->new_contents,
-        "new_bytes", (unsigned long long)snapshot->new_bytes, "tags", tags, "metrics", metrics);
+        "new_bytes", (unsigned long long)snapshot->new_bytes, "tags", tags, "metrics", metrics, "group",
+        memcmp(snapshot->group, none, sizeof none) != 0 ? group : NULL);
 }
 
 /* Runs without the GIL. */

@@ -63,6 +63,7 @@ static enum lmcs_status visit_snapshot(struct listing *listing, const struct lmc
                                      .tag_count = tag_count,
                                      .metrics = meta.metrics,
                                      .metric_count = meta.metric_count};
+    memcpy(archived.group, snapshot->df.group, sizeof archived.group);
     listing->stopped = !listing->visit(listing->context, &archived);
     if (snapshot->meta != NULL)
         lmcs_meta_free(&meta);

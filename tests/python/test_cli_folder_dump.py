@@ -22,7 +22,7 @@ import run_folder
 from command import BIN, NEEDS_BIN
 from lmcstore._folder import writing
 from run_folder import POOLS, RANKS
-from test_cli import as_json, cli, error, text
+from test_cli import as_json, cli, error, find, flip_bit, text
 
 pytestmark = [NEEDS_BIN, pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")]
 
@@ -182,6 +182,33 @@ def test_a_dump_since_another_has_the_parts_that_this_lacks(run: Path, place: Pa
     states_are_right(place / "new", [10, 20, 30, 40, 50])
     (run / RANKS[1]).unlink()
     assert as_json("dump", run, *since, "--since", place / "more", "-o", place / "last")["missing_parts"] == 0
+
+
+def test_a_dump_since_another_tells_parts_of_the_same_number_apart(run: Path, place: Path) -> None:
+    (run / RANKS[0]).rename(place / "away")
+    for step in (50, 60):  # a new pool of the rank has the numbers 1 and 2, too
+        run_folder.save(run, step)
+    run_folder.close(run)
+    since = ["--since", place / "old"]
+    cli("dump", run, "--allow-missing", "-o", place / "old")
+    assert as_json("dump", run, *since, "--allow-missing", "-o", place / "none")["missing_parts"] == 4
+    (place / "away").rename(run / "rank-00009.pool")
+    assert as_json("dump", run, *since, "-o", place / "more")["missing_parts"] == 0
+    cli("restore", place / "old", place / "more", place / "new")
+    states_are_right(place / "new", [10, 20, 30, 40, 50, 60])
+
+
+def test_a_dump_since_another_passes_over_a_damaged_older_record(run: Path, place: Path) -> None:
+    cli("dump", run, "-o", place / "old")
+    with lmcstore.open(run / RANKS[0], mode="r") as store:
+        group = store["run"][1]._info["group"]  # the record names it
+    flip_bit(run / "records.pool", find(run / "records.pool", group))
+    run_folder.save(run, 50)
+    run_folder.close(run)
+    done = cli("dump", run, "--since", place / "old", "-o", place / "more")
+    assert "warning: run@1: " in done.stderr
+    cli("restore", place / "old", place / "more", place / "new")
+    states_are_right(place / "new", [10, 20, 30, 40, 50])
 
 
 def test_missing_pools_are_named(run: Path, place: Path) -> None:

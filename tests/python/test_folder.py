@@ -264,6 +264,34 @@ def test_a_dump_since_another_has_what_was_added_and_what_it_lacks(run: Path, pl
         assert store.dump(place / "last", since=since)["missing"] == []
 
 
+def test_a_dump_since_another_tells_parts_of_the_same_number_apart(run: Path, place: Path) -> None:
+    (run / RANKS[0]).rename(place / "away")
+    for step in (40, 50):  # a new pool of the rank has the numbers 1 and 2, too
+        run_folder.save(run, step)
+    run_folder.close(run)
+    with lmcstore.open(run, mode="r") as store:
+        assert len(store.dump(place / "old", allow_missing=True)["missing"]) == 3
+        assert len(store.dump(place / "none", since=place / "old", allow_missing=True)["missing"]) == 3
+    (place / "away").rename(run / "rank-00009.pool")
+    with lmcstore.open(run, mode="r") as store:
+        assert store.dump(place / "more", since=place / "old")["missing"] == []
+    archive.restore_run([place / "old", place / "more"], place / "new")
+    check(place / "new", [10, 20, 30, 40, 50])
+
+
+def test_a_dump_since_another_passes_over_a_damaged_older_record(run: Path, place: Path) -> None:
+    with lmcstore.open(run, mode="r") as store:
+        store.dump(place / "old")
+    _damage_record(run, 1)
+    run_folder.save(run, 40)
+    run_folder.close(run)
+    with lmcstore.open(run, mode="r") as store, pytest.warns(UserWarning, match="^run@1: .* is unknown$"):
+        report = store.dump(place / "more", since=place / "old")
+    assert (report["snapshots"], report["missing"], len(report["warnings"])) == (1, [], 1)
+    archive.restore_run([place / "old", place / "more"], place / "new")
+    check(place / "new", [10, 20, 30, 40])
+
+
 def test_missing_pools_are_named(run: Path, place: Path) -> None:
     (run / RANKS[1]).rename(place / "away")
     with lmcstore.open(run, mode="r") as store:

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _core
 from .._text.arguments import a_kind, absolute, file_path
-from ..errors import Error, ExistsError, InputOutputError, InUseError, NotFoundError, RemoteError, UnsupportedError
+from ..errors import (
+    DamagedError,
+    Error,
+    ExistsError,
+    InputOutputError,
+    InUseError,
+    NotFoundError,
+    RemoteError,
+    UnsupportedError,
+)
 from ..snapshot import Progress
 from ..store import Store
 from .ranks import RECORDS, RESTORING, RankNotFoundError, Ranks, away, is_restoring
@@ -238,19 +247,25 @@ class Dump:
                 if name.startswith("rank-") and name.endswith(ARCHIVE):
                     with _opened([folder], name) as (descriptor,):
                         rows = _core.archive_ls(descriptor)["snapshots"]
-                    there |= {(name.removesuffix(ARCHIVE), row["shelf"], row["number"]) for row in rows}
-        for shelf, number in sorted(records):
-            if number in self._store[shelf]:  # else it was removed meanwhile
-                yield from self._parts([(shelf, number)], there)
+                    there |= {(row["shelf"], row["group"]) for row in rows}
+        yield from self._parts((one for one in sorted(records) if one[1] in self._store[one[0]]), there)
 
     def _parts(
-        self, records: Iterable[tuple[str, int]], there: Container[tuple[str, str, int]] = ()
+        self, records: Iterable[tuple[str, int]], there: Container[tuple[str, str]] | None = None
     ) -> Iterator[Wanted]:
-        """Yield the parts of records, without those that are `there` in older dumps."""
+        """Yield the parts of records; of records of older dumps those that are not `there`, by shelf and group."""
         for shelf, number in records:
             taken = self._store[shelf]._taken(number)
-            for rank, part in taken._record_alone().record.ranks.items():
-                if (part.file.removesuffix(POOL), shelf, part.number) in there:  # its pool may be away
+            try:
+                record = taken._record_alone().record
+            except (DamagedError, UnsupportedError) as error:
+                if there is None:
+                    raise
+                line = f"{taken._address}: {error}. Whether the older dumps have all its parts is unknown"
+                self._report["warnings"] += _warned({"warnings": line})
+                continue
+            for rank, part in record.ranks.items():
+                if there is not None and (shelf, part.group.hex()) in there:  # its pool may be away
                     continue
                 try:
                     handle = self._store._ranks.snapshot(rank, part, shelf, [])
@@ -259,8 +274,6 @@ class Dump:
                     continue
                 pool, info = self._store._ranks.pool(rank, shelf, part), handle.info()
                 wanted = Wanted(pool.info()["path"], shelf, info["number"])
-                if (os.path.basename(wanted.path).removesuffix(POOL), shelf, wanted.number) in there:
-                    continue
                 if info["remote"] is not None:
                     raise RemoteError(away(taken._address, info["remote"], self._store.path))
                 if not _is_committed(pool, wanted):
