@@ -198,6 +198,21 @@ def test_a_dump_since_another_tells_parts_of_the_same_number_apart(run: Path, pl
     states_are_right(place / "new", [10, 20, 30, 40, 50, 60])
 
 
+def test_a_dump_since_another_has_the_parts_of_a_fork(run: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("fork", run, "run@2", "fork")
+    monkeypatch.setattr(run_folder, "SHELF", "fork")
+    run_folder.save(run, 50)
+    run_folder.close(run)
+    (run / RANKS[1]).rename(place / "away")
+    cli("dump", run, "fork@1", "--allow-missing", "-o", place / "old")
+    (place / "away").rename(run / RANKS[1])
+    since = ["--since", place / "old", "--since", place / "more"]
+    cli("dump", run, "fork@2", *since[:2], "-o", place / "more")
+    cli("dump", run, "fork", *since, "-o", place / "last")  # its first record names the part run@2
+    cli("restore", place / "old", place / "more", place / "last", place / "new")
+    assert numbers(place / "new" / RANKS[1]) == [1, 2]
+
+
 def test_a_dump_since_another_passes_over_a_damaged_older_record(run: Path, place: Path) -> None:
     cli("dump", run, "-o", place / "old")
     with lmcstore.open(run / RANKS[0], mode="r") as store:

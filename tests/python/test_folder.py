@@ -272,6 +272,11 @@ def test_a_dump_since_another_tells_parts_of_the_same_number_apart(run: Path, pl
     with lmcstore.open(run, mode="r") as store:
         assert len(store.dump(place / "old", allow_missing=True)["missing"]) == 3
         assert len(store.dump(place / "none", since=place / "old", allow_missing=True)["missing"]) == 3
+    of_part, of_record = (
+        archive.ls(place / "old" / name.replace(".pool", ".archive"))["snapshots"][0]["group"]
+        for name in (RANKS[0], POOLS[-1])
+    )
+    assert len(of_part) == 32 and of_record is None
     (place / "away").rename(run / "rank-00009.pool")
     with lmcstore.open(run, mode="r") as store:
         assert store.dump(place / "more", since=place / "old")["missing"] == []
