@@ -556,6 +556,16 @@ static struct lmcs_snapshot *find_snapshot(struct lmcs_pool *pool, const char *s
     return snapshot;
 }
 
+uint64_t snapshot_tagged(struct lmcs_pool *pool, const char *tag)
+{
+    struct lmcs_snapshot *snapshot;
+    if (lmcs_snapshot_find(pool, "run", tag, &snapshot, &err) != LMCS_OK)
+        return 0;
+    uint64_t number = lmcs_snapshot_info(snapshot)->number;
+    lmcs_snapshot_close(snapshot);
+    return number;
+}
+
 uint64_t content_of(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *tensor)
 {
     struct wanted_content wanted = {tensor, 0};

@@ -139,6 +139,7 @@ uint64_t take_snapshot(struct lmcs_pool *pool, const char *shelf, const struct s
 /* Exactly these tensors and bytes. */
 void expect_state(struct lmcs_pool *pool, const char *shelf, const char *which, const struct state *state);
 void expect_snapshot(struct lmcs_pool *pool, const char *shelf, uint64_t number, const struct state *state);
+uint64_t snapshot_tagged(struct lmcs_pool *pool, const char *tag); /* the snapshot's number in shelf "run"; 0: none */
 uint64_t content_of(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *tensor);
 struct lmcs_snapshot_storage storage_of(struct lmcs_pool *pool, const char *shelf, uint64_t number);
 /* Makes a poolset full of dead extents; only snapshot FREE_EXTENTS + 1 of "run" exists. */

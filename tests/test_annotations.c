@@ -128,7 +128,8 @@ static void annotate_all(struct lmcs_pool *pool)
 
 static void expect_all(struct lmcs_pool *pool)
 {
-    EXPECT(tag_at(pool, "good") == 2 && tag_at(pool, "moved") == 3 && tag_at(pool, "gone") == 0);
+    EXPECT(snapshot_tagged(pool, "good") == 2 && snapshot_tagged(pool, "moved") == 3 &&
+           snapshot_tagged(pool, "gone") == 0);
     EXPECT(metric_of(pool, 1, "val_loss") == 0.25 && isinf(metric_of(pool, 1, "top1")));
     expect_meta(pool, 1, "{}");
     expect_meta(pool, 2, "{\"message\":\"caf\xc3\xa9 \\\"x\\\"\"}");
@@ -365,7 +366,7 @@ static int add_many(void *argument)
             status = lmcs_tag_set(pool, "run", name, (uint64_t)(1 + i % SNAPSHOTS), &err);
         } while (status == LMCS_IN_USE);
         OK(status);
-        EXPECT(tag_at(pool, name) == (uint64_t)(1 + i % SNAPSHOTS));
+        EXPECT(snapshot_tagged(pool, name) == (uint64_t)(1 + i % SNAPSHOTS));
     }
     close_pool(pool);
     return 0;
@@ -376,7 +377,7 @@ static void expect_many(struct lmcs_pool *pool)
     for (int i = 0; i < 2 * ADDITIONS; i++) {
         char name[32];
         snprintf(name, sizeof name, "%d-%d", i % 2, i / 2);
-        EXPECT(tag_at(pool, name) == (uint64_t)(1 + i / 2 % SNAPSHOTS));
+        EXPECT(snapshot_tagged(pool, name) == (uint64_t)(1 + i / 2 % SNAPSHOTS));
     }
 }
 
@@ -543,7 +544,7 @@ static void forge_the_ring(void **state)
     forge(&root, ++s, &previous, &metric, "m", LMCS_ANNOTATION_TEXT + 1);
     for (int i = 0; i < 2; i++) {
         struct lmcs_pool *pool = i == 0 ? open_pool(path, LMCS_OPEN_READ, 0) : open_quiet(path);
-        EXPECT(metric_of(pool, 2, "m") == 9 && tag_at(pool, "t") == 0);
+        EXPECT(metric_of(pool, 2, "m") == 9 && snapshot_tagged(pool, "t") == 0);
         expect_meta(pool, 1, "{}");
         EXPECT(i == 0 || pool->root.ring_dropped == 11);
         verify_pool(pool);
@@ -632,7 +633,7 @@ static void archives_carry_annotations(void **state)
     EXPECT(metric_of(to, 1, "val_loss") == 9 && isinf(metric_of(to, 1, "top1")) && metric_of(to, 2, "mine") == 1);
     expect_meta(to, 2, "{\"message\":\"caf\xc3\xa9 \\\"x\\\"\"}");
     expect_meta(to, 4, "{\"message\":\"mine\"}");
-    EXPECT(tag_at(to, "good") == 2);
+    EXPECT(snapshot_tagged(to, "good") == 2);
     OK(restore_from(to, (const char *[]){base}, 1));
     EXPECT(metric_of(to, 2, "mine") == 1);
     struct lmcs_snapshot *snapshot;

@@ -40,7 +40,7 @@ static void policies_see_annotations(void **state)
     OK(lmcs_prune(writer, "run", "keep=last:1,best:loss:1", true, NULL, NULL, NULL, &report, &err));
     EXPECT(report.removed == 5);
     OK(lmcs_prune(writer, "run", "keep=last:1,best:loss:1", false, NULL, NULL, NULL, &report, &err));
-    EXPECT(report.removed == 5 && tag_at(writer, "good") == 2 && metric_of(writer, 3, "loss") == 0.25);
+    EXPECT(report.removed == 5 && snapshot_tagged(writer, "good") == 2 && metric_of(writer, 3, "loss") == 0.25);
     verify_pool(writer);
     close_pool(writer);
 }
@@ -87,9 +87,9 @@ static void wait_for_a_policy(void **state)
     path = ((struct place *)*state)->pool;
     pruning = open_quiet(path);
     train(pruning, 3);
-    EXPECT(tag_while_pruning(3, "kept", 0) == LMCS_OK && naps == 3 && tag_at(pruning, "kept") == 3);
+    EXPECT(tag_while_pruning(3, "kept", 0) == LMCS_OK && naps == 3 && snapshot_tagged(pruning, "kept") == 3);
     removed_in_nap = 2;
-    EXPECT(tag_while_pruning(2, "late", 0) == LMCS_NOT_FOUND && naps == 3 && tag_at(pruning, "late") == 0);
+    EXPECT(tag_while_pruning(2, "late", 0) == LMCS_NOT_FOUND && naps == 3 && snapshot_tagged(pruning, "late") == 0);
     EXPECT(tag_while_pruning(1, "stuck", 100) == LMCS_IN_USE && naps > 200);
     EXPECT(strstr(err.message, "has been pruning for seconds") != NULL);
     lmcs_ring_end_pruning(guard);

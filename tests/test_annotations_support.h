@@ -39,14 +39,4 @@ static double metric_of(struct lmcs_pool *pool, uint64_t number, const char *nam
     return value;
 }
 
-static uint64_t tag_at(struct lmcs_pool *pool, const char *tag)
-{
-    struct lmcs_snapshot *snapshot;
-    if (lmcs_snapshot_find(pool, "run", tag, &snapshot, &err) != LMCS_OK)
-        return 0;
-    uint64_t number = lmcs_snapshot_info(snapshot)->number;
-    lmcs_snapshot_close(snapshot);
-    return number;
-}
-
 #endif

@@ -25,16 +25,6 @@ static int dump_since(const struct place *place, struct lmcs_pool *pool, const i
     return fd;
 }
 
-static uint64_t tagged(struct lmcs_pool *pool, const char *tag)
-{
-    struct lmcs_snapshot *snapshot;
-    if (lmcs_snapshot_find(pool, "run", tag, &snapshot, &err) != LMCS_OK)
-        return 0;
-    uint64_t number = lmcs_snapshot_info(snapshot)->number;
-    lmcs_snapshot_close(snapshot);
-    return number;
-}
-
 static enum lmcs_status restore_part(struct lmcs_pool *pool, int fd, const char *only,
                                      struct lmcs_transfer_report *report)
 {
@@ -425,7 +415,8 @@ static void expect_completed(struct lmcs_pool *from, struct lmcs_pool *to)
         struct lmc_hash a = digest_of(from, "run", number), b = digest_of(to, "run", number);
         EXPECT(a.low == b.low && a.high == b.high);
     }
-    EXPECT(tagged(to, "best") == 2 && tagged(to, "mine") == 4 && shelf_info(to, "run").next_number == 7);
+    EXPECT(snapshot_tagged(to, "best") == 2 && snapshot_tagged(to, "mine") == 4 &&
+           shelf_info(to, "run").next_number == 7);
     OK(lmcs_compact(to, NULL, &err));
     verify_pool(to);
     take(to, "run", 9, 9);
@@ -456,8 +447,8 @@ static void tags_of_the_last(void **state)
         const int fds[2] = {swapped ? newer : older, swapped ? older : newer};
         struct lmcs_pool *to = new_pool(place, "to.pool");
         OK(restore_all(to, fds, 2, NULL, &report));
-        EXPECT(report.snapshots == 4 && tagged(to, "new") == 4);
-        EXPECT(tagged(to, "best") == (swapped ? 1 : 3) && tagged(to, "gone") == (swapped ? 2 : 0));
+        EXPECT(report.snapshots == 4 && snapshot_tagged(to, "new") == 4);
+        EXPECT(snapshot_tagged(to, "best") == (swapped ? 1 : 3) && snapshot_tagged(to, "gone") == (swapped ? 2 : 0));
         close_pool(to);
     }
     close(older);

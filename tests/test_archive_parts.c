@@ -21,7 +21,7 @@ static void test_dump_parts(void **state)
         EXPECT(report.snapshots == cases[i].last - cases[i].first + 1);
         OK(lmcs_restore(to, fd, NULL, &restored, &err));
         expect_numbers(to, "run", &run, cases[i].first, cases[i].last);
-        EXPECT(tagged(to, "best") == (cases[i].first <= 4 && cases[i].last >= 4 ? 4 : 0));
+        EXPECT(snapshot_tagged(to, "best") == (cases[i].first <= 4 && cases[i].last >= 4 ? 4 : 0));
         EXPECT(pool_info(to).shelf_count == 1);
         /* No part is larger than its raw snapshots, with any bases. */
         EXPECT(report.bytes < report.snapshots * 5 * 60000 * 4 + 100000);
@@ -121,7 +121,7 @@ static void test_since(void **state)
         OK(lmcs_restore_with(to, &fds[i], 1, &options, NULL, &restored, &err));
     }
     expect_numbers(to, "run", &run, 1, 16);
-    EXPECT(tagged(to, "best") == 12 && tagged(to, "old") == 2);
+    EXPECT(snapshot_tagged(to, "best") == 12 && snapshot_tagged(to, "old") == 2);
     close_pool(to);
     to = new_pool(place, "to.pool");
     for (int i = 0; i < 3; i++)

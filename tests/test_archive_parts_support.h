@@ -112,16 +112,6 @@ static inline void expect_numbers(struct lmcs_pool *pool, const char *shelf, con
     verify_pool(pool);
 }
 
-static inline uint64_t tagged(struct lmcs_pool *pool, const char *tag)
-{
-    struct lmcs_snapshot *snapshot;
-    if (lmcs_snapshot_find(pool, "run", tag, &snapshot, &err) != LMCS_OK)
-        return 0;
-    uint64_t number = lmcs_snapshot_info(snapshot)->number;
-    lmcs_snapshot_close(snapshot);
-    return number;
-}
-
 static inline enum lmcs_status restore_part(struct lmcs_pool *pool, int fd, const char *address, const char *only,
                                             const char *as, struct lmcs_transfer_report *report)
 {

@@ -64,7 +64,7 @@ static void resume_at(const struct place *place, struct lmcs_pool *from, struct 
         rewind_to_start(cut);
         OK(lmcs_restore(copy, cut, NULL, NULL, &err));
         expect_numbers(copy, "run", run, 1, SNAPSHOTS);
-        EXPECT(tagged(copy, "best") == 4);
+        EXPECT(snapshot_tagged(copy, "best") == 4);
         close_pool(copy);
     }
 }

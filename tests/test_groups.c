@@ -164,16 +164,6 @@ static void decisions_in_any_order(void **state)
     }
 }
 
-static uint64_t number_of(struct lmcs_pool *pool, const char *tag)
-{
-    struct lmcs_snapshot *snapshot;
-    if (lmcs_snapshot_find(pool, "run", tag, &snapshot, &err) != LMCS_OK)
-        return 0;
-    uint64_t number = lmcs_snapshot_info(snapshot)->number;
-    lmcs_snapshot_close(snapshot);
-    return number;
-}
-
 static bool no_attachment(void *context, const struct lmcs_entry *entry)
 {
     (void)context;
@@ -202,24 +192,24 @@ static void tags_and_metrics_come_with_the_decision(void **state)
         options.metric_count = 1;
         assert_int_equal(prepare_with(pool, weights, &options), i);
     }
-    assert_int_equal(number_of(pool, "best"), 1);
-    assert_int_equal(number_of(pool, "last"), 0);
+    assert_int_equal(snapshot_tagged(pool, "best"), 1);
+    assert_int_equal(snapshot_tagged(pool, "last"), 0);
     resolve(pool, 3, true);
-    assert_int_equal(number_of(pool, "best"), 3);
+    assert_int_equal(snapshot_tagged(pool, "best"), 3);
     resolve(pool, 2, true); /* a newer one has them */
-    assert_int_equal(number_of(pool, "best"), 3);
-    assert_int_equal(number_of(pool, "last"), 3);
+    assert_int_equal(snapshot_tagged(pool, "best"), 3);
+    assert_int_equal(snapshot_tagged(pool, "last"), 3);
     OK(lmcs_snapshot_open(pool, "run@2", &snapshot, &err));
     assert_int_equal(lmcs_snapshot_info(snapshot)->metric_count, 1);
     assert_true(lmcs_snapshot_info(snapshot)->metrics[0].value == 0.5);
     OK(lmcs_snapshot_entries(snapshot, no_attachment, NULL, &err));
     lmcs_snapshot_close(snapshot);
     resolve(pool, 4, false);
-    assert_int_equal(number_of(pool, "best"), 3);
+    assert_int_equal(snapshot_tagged(pool, "best"), 3);
     close_pool(pool);
     pool = open_quiet(place->pool);
     resolve(pool, 5, true);
-    assert_int_equal(number_of(pool, "last"), 3);
+    assert_int_equal(snapshot_tagged(pool, "last"), 3);
     struct lmcs_commit_options options = preparing(6);
     options.tags = wrong;
     options.tag_count = 1;

@@ -117,7 +117,7 @@ static void test_they_go(void **state)
     OK(lmcs_tag_set(pool, "run", "early", 2, &err));
     OK(lmcs_metric_set(pool, "run", 2, "loss", 0.5, &err));
     OK(lmcs_note_set(pool, "run", 2, "early", &err));
-    EXPECT(tagged(pool, "early") == 2);
+    EXPECT(snapshot_tagged(pool, "early") == 2);
     pool = reopen_counted(pool, path);
     expect_remote(pool, "1 2 3 5");
     OK(lmcs_compact(pool, NULL, &err));
@@ -130,7 +130,7 @@ static void test_they_go(void **state)
     EXPECT(report.snapshots == 1);
     expect_remote(pool, "1 3 5");
     expect_snapshot(pool, "run", 2, run.kept[2]);
-    EXPECT(tagged(pool, "early") == 2);
+    EXPECT(snapshot_tagged(pool, "early") == 2);
     struct lmcs_snapshot *back = find(pool, 2);
     EXPECT(lmcs_snapshot_info(back)->metric_count == 1 && strstr(lmcs_snapshot_info(back)->meta_json, "early") != NULL);
     lmcs_snapshot_close(back);
